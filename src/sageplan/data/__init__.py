@@ -1,0 +1,1 @@
+"""Trajectories in: readers, windows, the normaliser, and the Maze2D collector."""

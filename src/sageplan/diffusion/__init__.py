@@ -1,0 +1,1 @@
+"""Diffusion models: noise schedules and the networks that undo them."""

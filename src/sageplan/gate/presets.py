@@ -1,0 +1,38 @@
+"""Named settings: `paper` is the appendix to the letter, `cpu` fits in minutes on two cores."""
+
+from __future__ import annotations
+
+from sageplan.errors import ConfigError
+from sageplan.gate.config import GateConfig, InverseDynamics, Stage1, Stage2
+from sageplan.training.config import Optimiser
+
+PRESETS: dict[str, GateConfig] = {
+    "paper": GateConfig(),
+    # Chosen by measurement: results/discrimination.md
+    "cpu": GateConfig(
+        stage1=Stage1(
+            latent=64,
+            hidden=256,
+            optimiser=Optimiser(steps=1_500, batch=128, rate=1e-3, warmup=200, precision="bf16"),
+        ),
+        stage2=Stage2(
+            width=128,
+            head_hidden=256,
+            negative_every=10,
+            optimiser=Optimiser(steps=4_000, batch=64, rate=1e-3, warmup=200, precision="bf16"),
+        ),
+        inverse_dynamics=InverseDynamics(
+            optimiser=Optimiser(
+                steps=4_000, batch=512, rate=1e-3, final_rate=0.0, warmup=200, weight_decay=0.01, clip=None
+            ),
+        ),
+    ),
+}
+
+
+def resolve(preset: str | GateConfig) -> GateConfig:
+    if isinstance(preset, GateConfig):
+        return preset
+    if preset not in PRESETS:
+        raise ConfigError(f"there is no preset '{preset}'; choose one of {', '.join(PRESETS)}")
+    return PRESETS[preset]

@@ -1,0 +1,1 @@
+"""D4RL's tasks: physics, rewards, resets and step limits."""

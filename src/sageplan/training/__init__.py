@@ -1,0 +1,1 @@
+"""One training loop, its checkpoints and its metrics: every learner uses them."""
