@@ -92,7 +92,8 @@ def _fit(
 
     whitening = _whiten(stage1, Windows(data, 1, episodes=training_episodes), config, seed)
     encoder = FrozenEncoder(normaliser, stage1.teacher, whitening)
-    stage2 = PredictorLearner(config.stage2, encoder, config.energy_reduction, *stage2_windows, data.action_dim)
+    predictor = LatentPredictor(config.stage1.latent, data.action_dim, config.stage2)
+    stage2 = PredictorLearner(config.stage2, encoder, predictor, config.energy_reduction, *stage2_windows)
     run_stage(stage2, config.stage2.optimiser)
 
     model = None
@@ -102,7 +103,7 @@ def _fit(
         )
         run_stage(inverse, config.inverse_dynamics.optimiser)
         model = inverse.model
-    return Fitted(encoder, stage2.predictor, model, summary)
+    return Fitted(encoder, predictor, model, summary)
 
 
 @torch.no_grad()

@@ -151,7 +151,7 @@ class Gate:
             "training": fitted.training,
         }
         gate = cls(config, fitted.encoder, fitted.predictor, fitted.inverse_dynamics, info)
-        energies = gate.score(gate._held_out(data))
+        energies = gate.score(gate.held_out(data))
         gate.calibration = energy_quantiles(energies[np.isfinite(energies)])
         return gate
 
@@ -162,7 +162,7 @@ class Gate:
         held-out episodes where it is the data of the fit. The default penalty comes from `pools`, candidate
         pools with values as the planner proposes them, and stays as it is without any.
         """
-        data = self._held_out(data)
+        data = self.held_out(data)
         energies = self.score(data)
         calibration = energy_quantiles(energies[np.isfinite(energies)])
         generator = torch.Generator().manual_seed(0)
@@ -178,7 +178,7 @@ class Gate:
         self.calibration = replace(calibration, prefix=prefix, detection=detection, penalty=penalty)
         return self.calibration
 
-    def _held_out(self, data: Trajectories) -> Trajectories:
+    def held_out(self, data: Trajectories) -> Trajectories:
         """What of `data` no training step has seen: its held-out episodes, or all of it if it is other data."""
         if data.fingerprint() != self.info["data"]["fingerprint"]:
             return data

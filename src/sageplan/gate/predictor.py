@@ -11,7 +11,6 @@ from sageplan.data.windows import Batch, Windows
 from sageplan.diagnostics.auroc import auroc
 from sageplan.diagnostics.corruption import derangement
 from sageplan.gate.config import Stage2
-from sageplan.gate.encoder import Encoder
 from sageplan.gate.energy import distance
 from sageplan.gate.transformer import Block
 
@@ -52,7 +51,7 @@ class Whitening(nn.Module):
 class FrozenEncoder(nn.Module):
     """z = whiten(e_θ̄(normalise(s))): raw states [..., S] to latents [..., d_z]. Never trained further."""
 
-    def __init__(self, normaliser: Normaliser, encoder: Encoder, whitening: Whitening) -> None:
+    def __init__(self, normaliser: Normaliser, encoder: nn.Module, whitening: Whitening) -> None:
         super().__init__()
         self.normaliser, self.encoder, self.whitening = normaliser, encoder, whitening
         self.requires_grad_(False)
@@ -108,15 +107,13 @@ class PredictorLearner(nn.Module):
         self,
         config: Stage2,
         encoder: FrozenEncoder,
+        predictor: nn.Module,
         reduction: str,
         train: Windows,
         held_out: Windows,
-        action_dim: int,
     ) -> None:
         super().__init__()
-        self.config, self.encoder, self.reduction = config, encoder, reduction
-        latent = len(encoder.whitening.mean)
-        self.predictor = LatentPredictor(latent, action_dim, config)
+        self.config, self.encoder, self.predictor, self.reduction = config, encoder, predictor, reduction
         self._train, self._held_out = train, held_out
 
     def sample(self, batch: int, generator: torch.Generator) -> Batch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -69,3 +70,36 @@ def longest_segments(data: Trajectories, steps: int, stride: int) -> Windows:
     if room < 1:
         raise DataError(f"{data.name}: no episode has two rows {stride} apart")
     return Windows(data, min(steps, room) + 1, stride=stride)
+
+
+class Stretch(NamedTuple):
+    """Consecutive transitions of one episode: steps first..last, counted from its start, and their mean energy."""
+
+    episode: int
+    first: int
+    last: int
+    energy: float
+
+
+def worst_stretches(energy: FloatArray, data: Trajectories, width: int, count: int) -> list[Stretch]:
+    """The `count` stretches of `width` transitions with the highest mean energy, none overlapping another.
+
+    energy [N] as `score_transitions` gives it. Episodes with fewer transitions count as one stretch.
+    """
+    finite = np.isfinite(energy)
+    total = np.concatenate([[0.0], np.cumsum(np.where(finite, energy, 0.0), dtype=np.float64)])
+    scored = np.concatenate([[0], np.cumsum(finite)])
+    stop = np.minimum(np.arange(len(energy)) + width, np.repeat(data.offsets[1:], data.lengths))
+    begin = np.arange(len(energy))
+    room = scored[stop] - scored[begin]
+    whole = np.minimum(width, np.repeat(scored[data.offsets[1:]] - scored[data.offsets[:-1]], data.lengths))
+    mean = np.where((room > 0) & (room == whole), (total[stop] - total[begin]) / np.maximum(room, 1), -np.inf)
+
+    found: list[Stretch] = []
+    while len(found) < count and np.isfinite(best := mean.max()):
+        row = int(mean.argmax())
+        episode = int(np.searchsorted(data.offsets, row, "right")) - 1
+        start = int(data.offsets[episode])
+        found.append(Stretch(episode, row - start, row - start + int(room[row]) - 1, float(best)))
+        mean[max(start, row - width + 1) : stop[row]] = -np.inf
+    return found
