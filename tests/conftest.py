@@ -26,9 +26,7 @@ def maze_data():
 @pytest.fixture(scope="session")
 def tiny_config():
     return GateConfig(
-        stage1=Stage1(
-            latent=16, hidden=32, window=8, max_offset=3, offsets=2, layers=1, heads=2, optimiser=OPTIMISER
-        ),
+        stage1=Stage1(latent=16, hidden=32, window=8, max_offset=3, offsets=2, layers=1, heads=2, optimiser=OPTIMISER),
         stage2=Stage2(window=8, width=32, layers=1, heads=2, head_hidden=32, rollout=3, optimiser=OPTIMISER),
         inverse_dynamics=InverseDynamics(hidden=32, steps=4, ema=0.9, optimiser=OPTIMISER),
     )

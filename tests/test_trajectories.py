@@ -110,9 +110,7 @@ def test_offsets_must_rise_over_all_rows(offsets):
 def test_first_bad_value_is_found_in_every_chunk(bad, row):
     states = np.zeros((_CHECK_ROWS + 5, 2), np.float32)
     states[row, 1] = bad
-    with pytest.raises(
-        DataError, match=f"states holds 1 NaN or infinite values, the first at row {row}, column 1"
-    ):
+    with pytest.raises(DataError, match=f"states holds 1 NaN or infinite values, the first at row {row}, column 1"):
         Trajectories.from_arrays(states, states)
 
 

@@ -48,9 +48,7 @@ def write(path, content):
 # ---- D4RL ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name", ["hopper_medium-v2.hdf5", "walker2d-medium-replay-v2.hdf5", "mine.h5", KITCHEN]
-)
+@pytest.mark.parametrize("name", ["hopper_medium-v2.hdf5", "walker2d-medium-replay-v2.hdf5", "mine.h5", KITCHEN])
 def test_terminals_and_timeouts_end_episodes(tmp_path, name):
     content = arrays(terminals=flags(10, 2), timeouts=flags(10, 6))
     extra = {
@@ -90,9 +88,7 @@ def test_rewards_are_optional(tmp_path):
 
 @pytest.mark.parametrize("kind", [np.float64, np.float16, np.int32])
 def test_numbers_become_float32_and_bool(tmp_path, kind):
-    content = arrays(
-        terminals=flags(10, 4).astype(kind), observations=np.arange(40).reshape(10, 4).astype(kind)
-    )
+    content = arrays(terminals=flags(10, 4).astype(kind), observations=np.arange(40).reshape(10, 4).astype(kind))
     data = load(write(tmp_path / "a.hdf5", content))
     assert (data.states.dtype, data.terminals.dtype) == (np.float32, np.bool_)
     assert data.offsets.tolist() == [0, 5, 10]
@@ -215,9 +211,7 @@ def test_unknown_suffix(tmp_path):
 def test_missing_keys_are_named(tmp_path):
     content = arrays()
     del content["actions"], content["terminals"]
-    with pytest.raises(
-        DataError, match="no actions, terminals in this file, only observations, rewards, timeouts"
-    ):
+    with pytest.raises(DataError, match="no actions, terminals in this file, only observations, rewards, timeouts"):
         load(write(tmp_path / "a.hdf5", content))
 
 
@@ -489,9 +483,7 @@ def test_damaged_minari_set(minari_set):
 
 def test_minari_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "minari", None)
-    with pytest.raises(
-        MissingExtraError, match=r"reading a Minari data set needs minari.*sageplan\[minari\]"
-    ):
+    with pytest.raises(MissingExtraError, match=r"reading a Minari data set needs minari.*sageplan\[minari\]"):
         load("minari:D4RL/pointmaze/umaze-v2")
 
 

@@ -311,7 +311,7 @@ def test_the_penalty_is_finite_and_not_negative(penalty):
 
 
 def test_unknown_units_are_refused():
-    with pytest.raises(ConfigError, match="penalty_units is \"raw\" or \"pool\", got 'std'"):
+    with pytest.raises(ConfigError, match='penalty_units is "raw" or "pool", got \'std\''):
         select([1.0], [1.0], penalty_units="std")
 
 

@@ -160,6 +160,11 @@ class StateMLP(nn.Module):
         delta: Tensor = self.net(torch.cat([states, actions], dim=-1))
         return states + delta.float()
 
+    def rollout(self, states: Tensor, actions: Tensor) -> Tensor:
+        for t in range(actions.shape[1]):
+            states = self(states, actions[:, t])
+        return states
+
 
 def fit_mlp(
     gate: Gate,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,7 +14,7 @@ from sageplan.diagnostics.auroc import auroc
 from sageplan.diagnostics.corruption import derangement
 from sageplan.gate.config import Stage2
 from sageplan.gate.energy import distance
-from sageplan.gate.transformer import Block
+from sageplan.gate.transformer import Block, KeysValues
 
 HINGE_WARMUP = 100  # steps in which the hinge is always evaluated; it is active in about the first ten
 
@@ -85,16 +87,45 @@ class LatentPredictor(nn.Module):
 
     def forward(self, latents: Tensor, actions: Tensor) -> Tensor:
         length = latents.shape[1]
-        position = self.position[:length]
-        z = self.latent_in(latents) + self.kind[0] + position
-        a = self.action_in(actions) + self.kind[1]
-        x = torch.stack([z, a + position], dim=2).flatten(1, 2) if self.separate else z + a  # [B, 2T or T, width]
+        x = self._tokens(latents, actions, self.position[:length])
         step = torch.arange(x.shape[1], device=x.device) * length // x.shape[1]
         mask = step[:, None] >= step
         for block in self.blocks:
             x = block(x, mask)
-        delta: Tensor = self.head(x[:, ::2] if self.separate else x)
-        return latents + delta.float()
+        return latents + self._delta(x)
+
+    def rollout(self, latents: Tensor, actions: Tensor) -> Tensor:
+        """Autoregressive: latents [B, d_z] and actions [B, T, A] to the latents [B, d_z] after T steps.
+
+        Keys and values of earlier steps are kept, so that a step costs one token and not the sequence so far.
+        """
+        past: list[KeysValues | None] = [None] * len(self.blocks)
+        z = latents.unsqueeze(1)
+        for t in range(actions.shape[1]):
+            x = self._tokens(z, actions[:, t : t + 1], self.position[t])
+            for number, block in enumerate(self.blocks):
+                assert isinstance(block, Block)
+                x, past[number] = block.extend(x, past[number])
+            z = z + self._delta(x)
+        return z.squeeze(1)
+
+    def _tokens(self, latents: Tensor, actions: Tensor, position: Tensor) -> Tensor:
+        """[B, T, width], or [B, 2T, width] with separate tokens."""
+        z = self.latent_in(latents) + self.kind[0] + position
+        a = self.action_in(actions) + self.kind[1]
+        return torch.stack([z, a + position], dim=2).flatten(1, 2) if self.separate else z + a
+
+    def _delta(self, tokens: Tensor) -> Tensor:
+        delta: Tensor = self.head(tokens[:, ::2] if self.separate else tokens)
+        return delta.float()
+
+
+class ForwardModel(Protocol):
+    """What Stage II trains: f_η, or a baseline in its place."""
+
+    def __call__(self, latents: Tensor, actions: Tensor) -> Tensor: ...
+
+    def rollout(self, latents: Tensor, actions: Tensor) -> Tensor: ...
 
 
 class PredictorLearner(nn.Module):
@@ -107,7 +138,7 @@ class PredictorLearner(nn.Module):
         self,
         config: Stage2,
         encoder: FrozenEncoder,
-        predictor: nn.Module,
+        predictor: ForwardModel,
         reduction: str,
         train: Windows,
         held_out: Windows,
@@ -129,13 +160,9 @@ class PredictorLearner(nn.Module):
             latents = self.encoder(batch.states)
         now, target = latents[:, :-1], latents[:, 1:]
 
-        one_step = self.predictor(now, actions)
-        teacher_forced = self.error(one_step, target).mean()
-
-        rolled = torch.cat([now[:, :1], one_step[:, :1]], dim=1)  # the first rollout step is the same prediction
-        for length in range(2, config.rollout + 1):
-            rolled = torch.cat([rolled, self.predictor(rolled, actions[:, :length])[:, -1:]], dim=1)
-        rollout = self.error(rolled[:, -1], latents[:, config.rollout]).mean()
+        teacher_forced = self.error(self.predictor(now, actions), target).mean()
+        rolled = self.predictor.rollout(now[:, 0], actions[:, : config.rollout])
+        rollout = self.error(rolled, latents[:, config.rollout]).mean()
 
         total = teacher_forced + config.rollout_weight * rollout
         terms = {"teacher_forced": teacher_forced, "rollout": rollout}

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+KeysValues = tuple[Tensor, Tensor]  # [B, heads, T, d] each
+
 
 class Block(nn.Module):
     """Self-attention and a GELU MLP of four times the width, each behind a LayerNorm, each residual."""
@@ -19,12 +21,19 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """x [B, T, width]; mask [T, T] is true where the row may look at the column."""
+        return self.extend(x, None, mask)[0]
+
+    def extend(self, x: Tensor, past: KeysValues | None, mask: Tensor | None = None) -> tuple[Tensor, KeysValues]:
+        """The next tokens x of sequences whose keys and values so far are `past`; also those with x's added."""
         batch, length, width = x.shape
         qkv = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        heads = attend(qkv[0], qkv[1], qkv[2], mask)
+        query, key, value = qkv.unbind(0)
+        if past is not None:
+            key, value = torch.cat([past[0], key], dim=2), torch.cat([past[1], value], dim=2)
+        heads = attend(query, key, value, mask)
         x = x + self.out(heads.transpose(1, 2).reshape(batch, length, width))
         hidden: Tensor = self.down(F.gelu(self.up(self.norm2(x))))
-        return x + hidden
+        return x + hidden, (key, value)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
