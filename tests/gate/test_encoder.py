@@ -129,6 +129,7 @@ def test_time_masks_zero_their_share_of_whole_steps():
     zero = mask_view(states, 0.0, 0.1, generator(1)) == 0
     assert torch.equal(zero.all(2), zero.any(2))
     assert zero[..., 0].float().mean().item() == pytest.approx(0.1, abs=0.01)
+    assert not zero.all(2).all(1).any()  # drawn for each step, not for a window
 
 
 def test_both_masks_together_are_independent():

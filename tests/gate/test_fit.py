@@ -44,7 +44,7 @@ def fit(data=DATA, config=MICRO, **options):
 
 
 def weights(gate):
-    return {name: value.clone() for name, value in gate._modules().state_dict().items()}
+    return {name: value.clone() for name, value in gate.modules().state_dict().items()}
 
 
 def same(one, other):

@@ -499,7 +499,7 @@ def test_an_interrupted_save_leaves_the_older_gate(tiny_gate, pool, folder, monk
     wanted = Gate.load(folder).energy(*pool[:2])
     with torch.no_grad():
         tiny_gate.predictor.position.add_(1)
-    monkeypatch.setattr("sageplan.gate.gate.write_json", interrupted)
+    monkeypatch.setattr("sageplan.gate.store.write_json", interrupted)
     with pytest.raises(KeyboardInterrupt):
         tiny_gate.save(folder)
     assert np.array_equal(Gate.load(folder).energy(*pool[:2]), wanted)
@@ -571,13 +571,20 @@ def test_a_gate_with_a_field_missing_is_damaged(folder, field):
         Gate.load(folder)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [lambda r: r["config"]["stage1"].update(colour="red"), lambda r: r["config"].update(stride=0),
-     lambda r: r["config"]["stage2"]["optimiser"].update(steps="many", speed=3), lambda r: r.update(state_dim="four"),
-     lambda r: r["calibration"].update(scale=2), lambda r: r.update(weights=[]), lambda r: r.update(config=[]),
-     lambda r: r.update(version="new"), lambda r: r["config"]["stage1"].update(hidden="wide")],
-)  # fmt: skip
+SPOILT = {
+    "unknown setting": lambda record: record["config"]["stage1"].update(colour="red"),
+    "unknown optimiser setting": lambda record: record["config"]["stage2"]["optimiser"].update(speed=3),
+    "setting out of range": lambda record: record["config"].update(stride=0),
+    "setting of another type": lambda record: record["config"]["stage1"].update(hidden="wide"),
+    "size of another type": lambda record: record.update(state_dim="four"),
+    "version of another type": lambda record: record.update(version="new"),
+    "unknown calibration": lambda record: record["calibration"].update(scale=2),
+    "no weights named": lambda record: record.update(weights=[]),
+    "no settings": lambda record: record.update(config=[]),
+}
+
+
+@pytest.mark.parametrize("change", SPOILT.values(), ids=SPOILT)
 def test_a_gate_with_a_field_spoilt_is_refused(folder, change):
     edit(folder, change)
     with pytest.raises(FormatError):

@@ -27,6 +27,7 @@ from sageplan.training.progress import Bars
 LOG = "metrics.jsonl"
 KILLED_STEPS = 1_000
 OPTIMISER = Optimiser(steps=KILLED_STEPS, batch=8, rate=1e-2, warmup=50)
+SHORT = Optimiser(steps=5, batch=4, rate=0.1, warmup=0, weight_decay=0.0)
 
 
 class Numbers(NamedTuple):
@@ -81,8 +82,12 @@ def weights(learner):
     return torch.cat([p.flatten() for p in learner.state_dict().values()])
 
 
+class Stopped(BaseException):
+    """As the user's Ctrl-C, but pytest does not take it for its own."""
+
+
 def stop():
-    raise KeyboardInterrupt
+    raise Stopped
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +129,7 @@ def test_a_killed_run_resumes_to_the_same_weights_bit_for_bit(tmp_path, uninterr
 def test_an_interrupted_run_resumes_from_its_checkpoint(tmp_path, monkeypatch, uninterrupted, saved_until, stopped_at):
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0 if saved_until else math.inf)
     at = {saved_until: lambda: monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", math.inf), stopped_at: stop}
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Stopped):
         run(Learner(at=at), tmp_path)
     assert [line["step"] for line in read_metrics(tmp_path / LOG)] == list(range(100, stopped_at + 1, 100))
 
@@ -138,12 +143,31 @@ def test_an_interrupted_run_resumes_from_its_checkpoint(tmp_path, monkeypatch, u
 def test_a_run_interrupted_twice_resumes(tmp_path, monkeypatch, uninterrupted):
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
     for step in (250, 250, 610):
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(Stopped):
             run(Learner(at={step: stop}), tmp_path)
     learner = Learner()
     assert run(learner, tmp_path)["first_step"] == 600
     assert torch.equal(weights(learner), uninterrupted[0])
     assert (tmp_path / LOG).read_text() == uninterrupted[1]
+
+
+def test_noise_is_drawn_from_a_stream_of_its_own(tmp_path):
+    """Anew each step, otherwise for another seed, the same for the same."""
+
+    def noise(folder, **options):
+        learner, drawn = Learner(), []
+        loss = learner.loss
+        learner.loss = lambda batch, step, generator: (
+            drawn.append(torch.rand((), generator=generator).item()) or loss(batch, step, generator)
+        )
+        run(learner, tmp_path / folder, **{"optimiser": SHORT, **options})
+        return drawn
+
+    drawn = noise("a")
+    assert len(set(drawn)) == 5
+    assert noise("b") == drawn
+    assert noise("c", seed=4) != drawn
+    assert noise("d", optimiser=Optimiser(steps=5, batch=4, rate=0.5)) == drawn
 
 
 def test_a_finished_run_is_only_evaluated(tmp_path, uninterrupted):
@@ -164,9 +188,6 @@ def test_another_seed_trains_otherwise(tmp_path, uninterrupted):
 
 
 # ---- checkpoints -----------------------------------------------------------------------------------
-
-
-SHORT = Optimiser(steps=5, batch=4, rate=0.1, warmup=0, weight_decay=0.0)
 
 
 def test_a_checkpoint_of_another_identity_is_refused(tmp_path):
@@ -220,7 +241,7 @@ def test_checkpoints_are_spaced_in_time(tmp_path, monkeypatch):
 
 def test_a_half_written_line_is_dropped(tmp_path, monkeypatch, uninterrupted):
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Stopped):
         run(Learner(at={430: stop}), tmp_path)
     with (tmp_path / LOG).open("a") as file:
         file.write('{"step": 500, "lo')
@@ -454,7 +475,7 @@ def test_trackers_are_closed_when_training_fails(tmp_path, monkeypatch):
     fake = types.ModuleType("wandb")
     fake.init = lambda **_: tracked
     monkeypatch.setitem(sys.modules, "wandb", fake)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Stopped):
         run(Learner(at={2: stop}), tmp_path / "toy", SHORT, loggers=["wandb"])
     assert tracked.finished
 
@@ -472,4 +493,5 @@ def test_a_missing_tracker_names_its_extra(tmp_path, monkeypatch, logger, module
 if __name__ == "__main__":  # the child that is killed
     torch.set_num_threads(1)
     loop.CHECKPOINT_SECONDS = 0.0
-    run(Learner(pause=0.003), Path(sys.argv[1]))
+    hang = {KILLED_STEPS - 50: lambda: time.sleep(600)}  # should the parent be slow to kill
+    run(Learner(pause=0.001, at=hang), Path(sys.argv[1]))

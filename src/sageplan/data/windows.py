@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sageplan.errors import DataError
-from sageplan.types import Trajectories
+from sageplan.types import FloatArray, Trajectories
 
 
 class Batch(NamedTuple):
@@ -17,6 +17,11 @@ class Batch(NamedTuple):
 
     states: Tensor
     actions: Tensor
+
+
+def as_tensor(array: FloatArray) -> Tensor:
+    """The same memory, or a copy of an array that is read-only, which torch would warn about."""
+    return torch.from_numpy(np.require(array, requirements="W"))
 
 
 class Windows:
@@ -39,8 +44,7 @@ class Windows:
                 f"a window needs {span} ({length} states, stride {stride})"
             )
         self.length, self.stride = length, stride
-        self._states = torch.from_numpy(np.require(data.states, requirements="W"))
-        self._actions = torch.from_numpy(np.require(data.actions, requirements="W"))
+        self._states, self._actions = as_tensor(data.states), as_tensor(data.actions)
         self._ends = torch.from_numpy(np.cumsum(counts[usable]))  # windows up to and including each episode
         self._shift = torch.from_numpy(starts[usable]) - torch.cat([self._ends.new_zeros(1), self._ends[:-1]])
         self._steps = torch.arange(length) * stride

@@ -133,7 +133,8 @@ class GateConfig:
     def from_json(cls, record: dict[str, Any]) -> GateConfig:
         def build(kind: type[Any], fields: dict[str, Any]) -> Any:
             fields = dict(fields)
-            fields["optimiser"] = Optimiser(**fields["optimiser"])
+            optimiser = fields["optimiser"]
+            fields["optimiser"] = Optimiser(**{**optimiser, "betas": tuple(optimiser["betas"])})
             return kind(**fields)
 
         record = dict(record)

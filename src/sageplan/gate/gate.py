@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import tempfile
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,10 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sageplan._version import __version__
-from sageplan.data.normaliser import Normaliser
-from sageplan.diffusion.inverse_dynamics import ActionRange, InverseDynamicsModel
-from sageplan.errors import ConfigError, DataError, FormatError, MissingExtraError
+from sageplan.diffusion.inverse_dynamics import InverseDynamicsModel
+from sageplan.errors import ConfigError, DataError
+from sageplan.gate import store
 from sageplan.gate.calibrate import (
     Calibration,
     Pools,
@@ -26,27 +23,18 @@ from sageplan.gate.calibrate import (
     prefix_from_corruption,
 )
 from sageplan.gate.config import GateConfig
-from sageplan.gate.encoder import Encoder
 from sageplan.gate.energy import Context, step_energy
 from sageplan.gate.fit import fit
 from sageplan.gate.plans import Plans
-from sageplan.gate.predictor import FrozenEncoder, LatentPredictor, Whitening
+from sageplan.gate.predictor import FrozenEncoder, LatentPredictor
 from sageplan.gate.presets import resolve
 from sageplan.gate.score import longest_segments, score_transitions
 from sageplan.gate.select import PenaltyUnits, check_rule, select
-from sageplan.training.checkpoint import (
-    claim_folder,
-    load_weights,
-    read_json,
-    read_tensors,
-    write_json,
-    write_tensors,
-)
+from sageplan.training.checkpoint import load_weights
 from sageplan.training.metrics import Logger
 from sageplan.training.progress import Bars
 from sageplan.types import Choice, FloatArray, Trajectories
 
-FORMAT, VERSION = "sageplan-gate", 1
 PREFIX, KEEP, PENALTY = 10, 0.8, 0.1  # the paper's K, P and λ, for all 18 tasks
 _CHUNK_STEPS = 8_192  # plan steps whose activations are worked on together; about what stays in the cache
 
@@ -76,7 +64,7 @@ class Gate:
     ) -> None:
         self.config, self.info, self.calibration = config, info, calibration
         self.encoder, self.predictor, self.inverse_dynamics = encoder, predictor, inverse_dynamics
-        self._modules().requires_grad_(False).eval()
+        self.modules().requires_grad_(False).eval()
         self._generator = torch.Generator(self.device).manual_seed(0)
         self._said_clamped = False
 
@@ -111,9 +99,16 @@ class Gate:
 
     def to(self, device: str | torch.device) -> Gate:
         """Move the gate, in place."""
-        self._modules().to(device)
+        self.modules().to(device)
         self._generator = torch.Generator(self.device).manual_seed(0)
         return self
+
+    def modules(self) -> nn.ModuleDict:
+        """The networks by the names under which they are saved."""
+        parts: dict[str, nn.Module] = {"encoder": self.encoder, "predictor": self.predictor}
+        if self.inverse_dynamics is not None:
+            parts["inverse_dynamics"] = self.inverse_dynamics
+        return nn.ModuleDict(parts)
 
     # ---- fitting ----------------------------------------------------------------------------------
 
@@ -241,6 +236,7 @@ class Gate:
         check_rule(keep, penalty, penalty_units)
         plans = self._plans(states, actions, stride)
         prefix = self._clamp(prefix, plans.length)
+        keep = keep if prefix else 1.0  # energies that are all zero are no reason to drop anyone
         steps, prefix_actions = self._prefix_energy(plans, prefix, "plan", generator)
         chosen = select(
             plans.values(values),
@@ -260,7 +256,7 @@ class Gate:
             )
         return score_transitions(self._window_energy, data, self.config.stage2.window, self.config.stride)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def _window_energy(self, states: Tensor, actions: Tensor) -> Tensor:
         """Raw states [n, W+1, S] and actions [n, W, A], on the CPU, to step energies [n, W], on the CPU."""
         return self._latent_energy(self.encoder(states.to(self.device)), actions.to(self.device)).cpu()
@@ -274,93 +270,27 @@ class Gate:
     # ---- saving -----------------------------------------------------------------------------------
 
     def save(self, folder: str | Path) -> None:
-        """Write a folder of gate.json and weights. Replacing an older gate is atomic: gate.json names its weights."""
-        folder = Path(folder)
-        claim_folder(folder, needed_bytes=0)
-        partial = folder / "weights.safetensors"
-        write_tensors(partial, self._modules().state_dict())
-        digest = hashlib.sha256(partial.read_bytes()).hexdigest()
-        weights = partial.rename(folder / f"weights-{digest[:12]}.safetensors")
-        write_json(
-            folder / "gate.json",
-            {
-                "format": FORMAT,
-                "version": VERSION,
-                "sageplan": __version__,
-                "state_dim": self.state_dim,
-                "action_dim": self.action_dim,
-                "stride": self.config.stride,
-                "weights": {"file": weights.name, "sha256": digest},
-                "config": self.config.to_json(),
-                "calibration": self.calibration and self.calibration.to_json(),
-                **self.info,
-            },
-        )
-        for stale in set(folder.glob("weights-*.safetensors")) - {weights}:
-            stale.unlink()
+        """Write a folder of JSON and safetensors; replacing an older gate in it is atomic."""
+        store.save(self, Path(folder))
 
     @classmethod
     def load(cls, folder: str | Path, device: str | torch.device = "cpu") -> Gate:
         """Read what `save` wrote. Corrupt, foreign and newer gates are refused; nothing is ever unpickled."""
-        folder = Path(folder)
-        path = folder / "gate.json"
-        record = read_json(path, "a saved gate")
-        if record.get("format") != FORMAT:
-            raise FormatError(f"{path} is not a saved gate: its format is {record.get('format')!r}, not {FORMAT!r}")
-        if record["version"] > VERSION:
-            raise FormatError(
-                f"{path} was saved by sageplan {record.get('sageplan')} in format {record['version']}; this is "
-                f"{__version__}, which reads up to {VERSION}. Upgrade sageplan"
-            )
-        try:
-            config = GateConfig.from_json(record["config"])
-            state_dim, action_dim = int(record["state_dim"]), int(record["action_dim"])
-            weights, digest = folder / record["weights"]["file"], record["weights"]["sha256"]
-            calibration = Calibration(**record["calibration"]) if record["calibration"] else None
-            info = {key: record[key] for key in ("data", "seed", "training")}
-        except (KeyError, TypeError, ValueError) as error:
-            raise FormatError(f"{path} is damaged: {type(error).__name__} {error}") from None
-        tensors, _ = read_tensors(weights, "the weights of a saved gate")
-        if hashlib.sha256(weights.read_bytes()).hexdigest() != digest:
-            raise FormatError(f"{weights} is corrupt: its SHA-256 is not the one in gate.json")
-        normaliser = Normaliser(state_dim)
-        encoder = Encoder(state_dim, config.stage1.hidden, config.stage1.latent)
-        inverse = config.inverse_dynamics
-        gate = cls(
-            config,
-            FrozenEncoder(normaliser, encoder, Whitening(config.stage1.latent, config.stage2.whitening)),
-            LatentPredictor(config.stage1.latent, action_dim, config.stage2),
-            InverseDynamicsModel(inverse, normaliser, ActionRange(action_dim)) if inverse else None,
-            info,
-            calibration,
-        )
-        load_weights(gate._modules(), tensors, weights)
+        parts, tensors = store.load(Path(folder))
+        gate = cls(*parts)
+        load_weights(gate.modules(), tensors, Path(folder))
         return gate.to(device)
 
     def push_to_hub(self, repo_id: str, *, private: bool = True) -> str:
-        """Save to a repository on the Hugging Face Hub; returns its address."""
-        hub = _hub("sharing a gate")
-        hub.create_repo(repo_id, private=private, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="sageplan-") as folder:
-            self.save(folder)
-            return str(hub.upload_folder(repo_id=repo_id, folder_path=folder, delete_patterns="weights-*.safetensors"))
+        """Save to a repository on the Hugging Face Hub; returns the address of the commit."""
+        return store.push_to_hub(self, repo_id, private)
 
     @classmethod
     def from_pretrained(cls, name: str | Path, device: str | torch.device = "cpu") -> Gate:
         """Load a folder if there is one of that name, else a repository from the Hugging Face Hub."""
-        if Path(name).is_dir():
-            return cls.load(name, device)
-        hub = _hub(f"{name} is not a folder; loading it from the Hugging Face Hub")
-        folder = hub.snapshot_download(str(name), allow_patterns=["gate.json", "weights-*.safetensors"])
-        return cls.load(folder, device)
+        return cls.load(name if Path(name).is_dir() else store.download(str(name)), device)
 
     # ---- inside -----------------------------------------------------------------------------------
-
-    def _modules(self) -> nn.ModuleDict:
-        parts: dict[str, nn.Module] = {"encoder": self.encoder, "predictor": self.predictor}
-        if self.inverse_dynamics is not None:
-            parts["inverse_dynamics"] = self.inverse_dynamics
-        return nn.ModuleDict(parts)
 
     def _plans(self, states: Any, actions: Any, stride: int, *, pools: bool = True) -> Plans:
         if stride != self.config.stride:
@@ -386,7 +316,7 @@ class Gate:
             )
         return min(prefix, length)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def _prefix_energy(
         self, plans: Plans, prefix: int, context: Context, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor]:
@@ -434,11 +364,3 @@ class Gate:
 def _mean(steps: Tensor) -> Tensor:
     """[N, K] to [N]; no steps cost nothing."""
     return steps.mean(1) if steps.shape[1] else steps.new_zeros(len(steps))
-
-
-def _hub(purpose: str) -> Any:
-    try:
-        import huggingface_hub
-    except ImportError:
-        raise MissingExtraError("huggingface_hub", "hub", purpose) from None
-    return huggingface_hub

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sageplan.data.windows import Windows
+from sageplan.data.windows import Windows, as_tensor
 from sageplan.errors import DataError
 from sageplan.types import FloatArray, IntArray, Trajectories
 
@@ -25,7 +25,7 @@ def score_transitions(
     they do for long plans, and each transition is scored once, by the window in which it is new.
     """
     first, begin, last = _lay_windows(data, window, stride)
-    states, actions = torch.from_numpy(data.states), torch.from_numpy(data.actions)
+    states, actions = as_tensor(data.states), as_tensor(data.actions)
     steps = np.arange(window + 1)
     out = np.full(len(data), np.nan, np.float32)
     for batch in range(0, len(first), _WINDOWS):

@@ -69,8 +69,8 @@ def select(
         return Choice(*(t.numpy() for t in (chosen.index, chosen.energy, chosen.score, chosen.kept)))
     _check(values, energy, keep, penalty, penalty_units)
 
-    if not values.is_floating_point():
-        values = values.to(energy.dtype)
+    exact = torch.promote_types(torch.promote_types(values.dtype, energy.dtype), torch.float32)
+    values, energy = values.to(exact), energy.to(exact)
     count = values.shape[-1]
     value = torch.where(values.isnan(), -torch.inf, values)
     finite = energy.isfinite()
@@ -81,13 +81,14 @@ def select(
 
     weight = penalty * (_spread(value) if penalty_units == "pool" else torch.ones_like(value[..., :1]))
     cost = torch.where(weight > 0, weight * torch.where(finite, energy, 0.0), 0.0)
-    unusable = ~kept | (~finite & finite.any(-1, keepdim=True) & (weight > 0))
+    unusable = ~kept
+    if penalty > 0:
+        unusable |= ~finite & finite.any(-1, keepdim=True)
     score = torch.where(unusable, -torch.inf, value - cost)
 
     index = score.argmax(-1)
-    # All kept scores are −inf (every value NaN, say): argmax may then name a dropped candidate.
-    alive = kept.gather(-1, index.unsqueeze(-1)).squeeze(-1)
-    index = torch.where(alive, index, kept.int().argmax(-1))
+    # All scores are −inf (every kept value NaN, say): argmax would name any candidate, even a dropped one.
+    index = torch.where(score.amax(-1) > -torch.inf, index, energy.argmin(-1))
     return Choice(index=index, energy=energy, score=score, kept=kept)
 
 
