@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -35,7 +36,7 @@ def step(learner: torch.nn.Module, optimiser: Optimiser, precision: str) -> Call
     parameters = [p for p in learner.parameters() if p.requires_grad]
     update = torch.optim.AdamW(parameters, lr=1e-5, fused=True)
     generator = torch.Generator().manual_seed(0)
-    count = iter(range(1_000, 10**9))
+    count = itertools.count(1_000)
 
     def run() -> None:
         with autocast(torch.device("cpu"), precision):
@@ -57,7 +58,7 @@ def main() -> None:
         "cpu": cpu,
         "cpu, Stage II windows of 16": replace(cpu, stage2=replace(cpu.stage2, window=16)),
         "cpu, separate tokens": replace(cpu, stage2=replace(cpu.stage2, tokens="separate")),
-        "cpu, hinge in every step": replace(cpu, stage2=replace(cpu.stage2, negative_every=1)),
+        "cpu, all terms in every step": replace(cpu, stage2=replace(cpu.stage2, auxiliary_every=1)),
     }
     result: dict[str, dict[str, object]] = {}
     for name, config in variants.items():

@@ -25,7 +25,10 @@ def reader_folder(tmp_path, monkeypatch, tiny_config):
     rng = np.random.default_rng(0)
     rows = 4_000
     actions = rng.uniform(-1, 1, (rows, A)).astype(np.float32)
-    states = np.cumsum(np.pad(actions, ((0, 0), (0, S - A)))[:, rng.permutation(S)], axis=0).astype(np.float32)
+    states = np.zeros((rows, S), np.float32)
+    mix, push = 0.95 * np.linalg.qr(rng.standard_normal((S, S)))[0], rng.standard_normal((A, S))
+    for t in range(rows - 1):
+        states[t + 1] = states[t] @ mix + actions[t] @ push
     timeouts = np.zeros(rows, bool)
     timeouts[199::200] = True
     with h5py.File(tmp_path / "hopper-medium-v2.hdf5", "w") as file:

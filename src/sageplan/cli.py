@@ -12,7 +12,7 @@ import numpy as np
 import tyro
 from rich.console import Console
 from rich.table import Table
-from tyro.conf import OmitArgPrefixes, Positional, subcommand
+from tyro.conf import AvoidSubcommands, Positional, subcommand
 
 from sageplan._version import __version__
 from sageplan.errors import SageplanError
@@ -49,7 +49,7 @@ class Fit:
     seed: int = 0
     log: tuple[Logger, ...] = ()
     """metrics also go there, besides metrics.jsonl"""
-    config: OmitArgPrefixes[GateConfig] = field(default_factory=GateConfig)
+    config: Annotated[AvoidSubcommands[GateConfig], tyro.conf.arg(name="")] = field(default_factory=GateConfig)
 
     def run(self) -> None:
         run_dir = self.run_dir or self.out.with_name(self.out.name + ".run")

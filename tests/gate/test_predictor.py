@@ -12,7 +12,7 @@ from sageplan.data.windows import Batch
 from sageplan.diagnostics.corruption import derangement
 from sageplan.gate.config import Stage2
 from sageplan.gate.encoder import Encoder
-from sageplan.gate.predictor import HINGE_WARMUP, FrozenEncoder, LatentPredictor, PredictorLearner, Whitening
+from sageplan.gate.predictor import AUXILIARY_WARMUP, FrozenEncoder, LatentPredictor, PredictorLearner, Whitening
 
 LATENT, ACTIONS, WINDOW = 6, 2, 5
 SMALL = {"window": WINDOW, "width": 16, "layers": 2, "heads": 2, "head_hidden": 16, "rollout": 3}
@@ -224,9 +224,9 @@ def test_an_inactive_hinge_is_zero_and_adds_nothing():
 
 
 def test_the_hinge_is_evaluated_at_first_always_and_then_now_and_then():
-    stage, data = learner(negative_every=7), batch()
-    steps = [step for step in range(HINGE_WARMUP + 22) if "hinge" in stage.loss(data, step, generator())[1]]
-    assert steps == [*range(HINGE_WARMUP), 105, 112, 119]
+    stage, data = learner(auxiliary_every=7), batch()
+    steps = [step for step in range(AUXILIARY_WARMUP + 22) if "hinge" in stage.loss(data, step, generator())[1]]
+    assert steps == [*range(AUXILIARY_WARMUP), 105, 112, 119]
     assert "hinge" not in learner(negative_weight=0.0).loss(data, 0, generator())[1]
 
 

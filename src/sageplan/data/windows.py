@@ -40,8 +40,8 @@ class Windows:
         usable = counts > 0
         if not usable.any():
             raise DataError(
-                f"{data.name}: no episode is long enough: the longest has {lengths.max(initial=0)} rows, "
-                f"a window needs {span} ({length} states, stride {stride})"
+                f"{data.name}: none of {len(lengths)} episodes is long enough: the longest has "
+                f"{lengths.max(initial=0)} rows, a window needs {span} ({length} states, stride {stride})"
             )
         self.length, self.stride = length, stride
         self._states, self._actions = as_tensor(data.states), as_tensor(data.actions)

@@ -81,9 +81,16 @@ def prefix_from_corruption(
 
 
 def penalty_from_pools(energy: FloatArray, values: FloatArray) -> float:
-    """energy [B, C] and values [B, C] of pools: λ so that λE spreads a tenth as widely as J in the median pool."""
-    spread_energy, spread_value = energy.std(1), values.std(1)
-    usable = spread_energy > 0
-    if not usable.any():
-        return 0.0
-    return float(_PENALTY_SHARE * np.median(spread_value[usable] / spread_energy[usable]))
+    """energy [B, C] and values [B, C] of pools: λ so that λE spreads a tenth as widely as J in the median pool.
+
+    Candidates without a finite energy or value do not count.
+    """
+    usable = np.isfinite(energy) & np.isfinite(values)
+    count = np.maximum(usable.sum(1), 1)
+    spreads = []
+    for numbers in (values, energy):
+        known = np.where(usable, numbers, 0.0)
+        centred = np.where(usable, known - (known.sum(1) / count)[:, None], 0.0)
+        spreads.append(np.sqrt(np.square(centred).sum(1) / count))
+    ratio = spreads[0][spreads[1] > 0] / spreads[1][spreads[1] > 0]
+    return float(_PENALTY_SHARE * np.median(ratio)) if len(ratio) else 0.0

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from sageplan.errors import ConfigError
 from sageplan.training.config import Optimiser
+
+
+def refuse_unknown_choices(settings: Any) -> None:
+    """Literal fields hold one of their words; a misspelt one would otherwise mean the last branch of some `if`."""
+    for name, kind in get_type_hints(type(settings)).items():
+        if get_origin(kind) is Literal and getattr(settings, name) not in get_args(kind):
+            words = ", ".join(repr(word) for word in get_args(kind))
+            raise ConfigError(f"{name} is one of {words}, not {getattr(settings, name)!r}")
 
 
 @dataclass(frozen=True)
@@ -66,8 +74,9 @@ class Stage2:
     margin: float = 0.10
     """hinge on the error with another window's actions, mean over dimensions and time: as a sum over both it
     could not be active even at initialisation, while the paper sees it active for about ten updates"""
-    negative_every: int = 1
-    """steps between evaluations of the hinge after the first 100; it costs a forward pass and is soon zero"""
+    auxiliary_every: int = 1
+    """updates between those that include the rollout and the hinge, after the first 100. The energy is a one-step
+    error, and both terms together cost more than twice what the one-step term does"""
     optimiser: Optimiser = field(default_factory=lambda: Optimiser(batch=256))
 
 
@@ -106,6 +115,8 @@ class GateConfig:
 
     def __post_init__(self) -> None:
         one, two = self.stage1, self.stage2
+        for part in (self, one, two, one.optimiser, two.optimiser):
+            refuse_unknown_choices(part)
         for name, value in (
             ("stride", self.stride),
             ("stage1.window", one.window),

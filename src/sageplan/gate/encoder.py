@@ -16,7 +16,7 @@ from sageplan.gate.config import Stage1
 from sageplan.gate.transformer import Block
 from sageplan.training.loop import Average
 
-COLLAPSED = 0.05  # teacher standard deviation, or share of effective rank, below which latents carry nothing
+COLLAPSED_STD, COLLAPSED_RANK = 0.05, 1.5  # teacher latents below either carry next to nothing
 
 
 class Encoder(nn.Sequential):
@@ -152,7 +152,7 @@ class EncoderLearner(nn.Module):
     def check(self, metrics: dict[str, float]) -> None:
         """Collapse is an error, not a footnote in a log."""
         std, rank = metrics["teacher_std"], metrics["teacher_rank"]
-        if std < COLLAPSED or rank < 1.5:
+        if std < COLLAPSED_STD or rank < COLLAPSED_RANK:
             raise TrainingError(
                 f"Stage I collapsed: teacher latents have standard deviation {std:.3g} and effective rank {rank:.3g}. "
                 "Raise stage1.variance_weight, lower stage1.optimiser.rate or lengthen its warmup; check that the "

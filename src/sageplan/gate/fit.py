@@ -48,6 +48,7 @@ def fit(
 ) -> Fitted:
     """Fit all parts, each resuming from its own folder in `run_dir` where an earlier call was interrupted."""
     with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng())
         if run_dir is None:
             run_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="sageplan-"))
         return _fit(data, config, Path(run_dir), device, seed, loggers, bars)

@@ -169,7 +169,7 @@ class Gate:
         if pools is not None:
             states, actions, values = pools
             energy = self.energy(states, actions, prefix=prefix, stride=self.config.stride)
-            penalty = penalty_from_pools(np.asarray(energy), np.asarray(values))
+            penalty = penalty_from_pools(np.atleast_2d(energy), np.atleast_2d(values))
         self.calibration = replace(calibration, prefix=prefix, detection=detection, penalty=penalty)
         return self.calibration
 
@@ -235,17 +235,18 @@ class Gate:
         penalty = self.penalty if penalty is None else penalty
         check_rule(keep, penalty, penalty_units)
         plans = self._plans(states, actions, stride)
+        values = plans.values(values)
         prefix = self._clamp(prefix, plans.length)
-        keep = keep if prefix else 1.0  # energies that are all zero are no reason to drop anyone
-        steps, prefix_actions = self._prefix_energy(plans, prefix, "plan", generator)
+        # A prefix of 0 is the planner without a gate: nobody is dropped, and there still is an action to execute.
+        steps, prefix_actions = self._prefix_energy(plans, max(prefix, 1), "plan", generator)
         chosen = select(
-            plans.values(values),
-            plans.restore(_mean(steps)),
-            keep=keep,
+            values,
+            plans.restore(_mean(steps[:, :prefix])),
+            keep=keep if prefix else 1.0,
             penalty=penalty,
             penalty_units=penalty_units,
         )
-        return replace(chosen, actions=plans.restore(prefix_actions))
+        return replace(chosen, actions=plans.restore(prefix_actions.clone()))  # the caller's buffer may be reused
 
     def score(self, data: Trajectories) -> FloatArray:
         """[N] energy of every recorded transition; NaN in rows that have no next state in their episode."""

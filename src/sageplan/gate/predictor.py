@@ -16,7 +16,7 @@ from sageplan.gate.config import Stage2
 from sageplan.gate.energy import distance
 from sageplan.gate.transformer import Block, KeysValues
 
-HINGE_WARMUP = 100  # steps in which the hinge is always evaluated; it is active in about the first ten
+AUXILIARY_WARMUP = 100  # updates that always include every term; the hinge is active in about the first ten
 
 
 class Whitening(nn.Module):
@@ -161,15 +161,18 @@ class PredictorLearner(nn.Module):
         now, target = latents[:, :-1], latents[:, 1:]
 
         teacher_forced = self.error(self.predictor(now, actions), target).mean()
-        rolled = self.predictor.rollout(now[:, 0], actions[:, : config.rollout])
-        rollout = self.error(rolled, latents[:, config.rollout]).mean()
+        if step >= AUXILIARY_WARMUP and step % config.auxiliary_every:
+            return teacher_forced, {"teacher_forced": teacher_forced}
 
-        total = teacher_forced + config.rollout_weight * rollout
-        terms = {"teacher_forced": teacher_forced, "rollout": rollout}
-        if config.negative_weight and (step < HINGE_WARMUP or step % config.negative_every == 0):
-            hinge, active = self.hinge(now, actions[derangement(len(actions), generator)], target)
-            total = total + config.negative_weight * hinge
-            terms |= {"hinge": hinge, "hinge_active": active}
+        total, terms = teacher_forced, {"teacher_forced": teacher_forced}
+        if config.rollout_weight:
+            rolled = self.predictor.rollout(now[:, 0], actions[:, : config.rollout])
+            terms["rollout"] = self.error(rolled, latents[:, config.rollout]).mean()
+            total = total + config.rollout_weight * terms["rollout"]
+        if config.negative_weight:
+            wrong = actions[derangement(len(actions), generator)]
+            terms["hinge"], terms["hinge_active"] = self.hinge(now, wrong, target)
+            total = total + config.negative_weight * terms["hinge"]
         return total, terms
 
     def hinge(self, now: Tensor, wrong_actions: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,7 @@ PRESETS: dict[str, GateConfig] = {
             window=4,  # the same tokens from four times as many windows: a batch that is far more diverse
             width=128,
             head_hidden=256,
-            negative_every=10,
+            auxiliary_every=8,
             optimiser=Optimiser(steps=1_500, batch=512, rate=6e-3, warmup=200, precision="bf16"),
         ),
         inverse_dynamics=InverseDynamics(

@@ -69,7 +69,9 @@ def select(
         return Choice(*(t.numpy() for t in (chosen.index, chosen.energy, chosen.score, chosen.kept)))
     _check(values, energy, keep, penalty, penalty_units)
 
-    exact = torch.promote_types(torch.promote_types(values.dtype, energy.dtype), torch.float32)
+    whole = not (values.is_floating_point() and energy.is_floating_point())  # integers need float64 to stay exact
+    least = torch.float64 if whole else torch.float32
+    exact = torch.promote_types(torch.promote_types(values.dtype, energy.dtype), least)
     values, energy = values.to(exact), energy.to(exact)
     count = values.shape[-1]
     value = torch.where(values.isnan(), -torch.inf, values)
@@ -87,17 +89,19 @@ def select(
     score = torch.where(unusable, -torch.inf, value - cost)
 
     index = score.argmax(-1)
-    # All scores are −inf (every kept value NaN, say): argmax would name any candidate, even a dropped one.
-    index = torch.where(score.amax(-1) > -torch.inf, index, energy.argmin(-1))
+    if penalty > 0 or not kept.all():
+        # Where all scores are −inf (every kept value NaN, say) argmax would name any candidate, even a dropped one.
+        index = torch.where(score.amax(-1) > -torch.inf, index, energy.argmin(-1))
     return Choice(index=index, energy=energy, score=score, kept=kept)
 
 
 def _spread(value: Tensor) -> Tensor:
     """[..., C] to [..., 1]: standard deviation over the pool's finite values."""
+    kind, value = value.dtype, value.double()  # squares of large values
     finite = value.isfinite()
     count = finite.sum(-1, keepdim=True).clamp(min=1)
     mean = torch.where(finite, value, 0.0).sum(-1, keepdim=True) / count
-    return (torch.where(finite, value - mean, 0.0).square().sum(-1, keepdim=True) / count).sqrt()
+    return (torch.where(finite, value - mean, 0.0).square().sum(-1, keepdim=True) / count).sqrt().to(kind)
 
 
 def _check(values: Tensor, energy: Any, keep: float, penalty: float, penalty_units: str) -> None:

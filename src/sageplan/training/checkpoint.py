@@ -21,7 +21,7 @@ from sageplan.errors import ConfigError, FormatError, TrainingError
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
     """Yields a temporary path beside `path`; on success it is flushed to disk and takes the name of `path`."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    partial = path.with_name(f".{path.name}.part")
     try:
         yield partial
         with partial.open("rb") as file:
@@ -41,6 +41,8 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
         record = json.loads(path.read_text())
     except FileNotFoundError:
         raise FormatError(f"{path} does not exist; expected {what}") from None
+    except OSError as error:
+        raise FormatError(f"{path} cannot be read ({error.strerror}); expected {what}") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise FormatError(f"{path} is not valid JSON ({error}); expected {what}") from None
     if not isinstance(record, dict):
@@ -50,8 +52,11 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    with atomic(path) as partial:
-        save_file(tensors, partial, metadata)
+    try:
+        with atomic(path) as partial:
+            save_file(tensors, partial, metadata)
+    except (OSError, SafetensorError) as error:
+        raise TrainingError(f"cannot write {path} ({error}); what was there before is kept") from None
 
 
 def read_tensors(path: Path, what: str) -> tuple[dict[str, Tensor], dict[str, str]]:

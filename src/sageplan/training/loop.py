@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sageplan.errors import TrainingError
-from sageplan.training.checkpoint import Checkpoint, claim_folder
+from sageplan.training.checkpoint import Checkpoint, claim_folder, read_json, write_json
 from sageplan.training.config import Optimiser
 from sageplan.training.metrics import Logger, open_sinks
 from sageplan.training.progress import Bars
@@ -83,7 +83,7 @@ def train(
         "data": torch.Generator().manual_seed(seed),
         "noise": torch.Generator(device).manual_seed(seed + 1),
     }
-    checkpoint = Checkpoint(folder / "checkpoint.safetensors", identity)
+    checkpoint, summary = Checkpoint(folder / "checkpoint.safetensors", identity), folder / "summary.json"
     first = checkpoint.restore(learner, update, generators)
     if optimiser.compile:
         for child in learner.children():
@@ -125,21 +125,17 @@ def train(
             for sink in sinks:
                 sink.write(done, {**metrics, "rate": optimiser.rate_at(step)})
             job.update(done, f"loss {metrics['loss']:.4f}")
+            if done == optimiser.steps:  # before the last checkpoint, which is what says that training has ended
+                seconds = round(time.monotonic() - began, 1)
+                write_json(summary, {"steps": done, "seconds": seconds, "first_step": first, **metrics})
             if time.monotonic() - last_save > CHECKPOINT_SECONDS or done == optimiser.steps:
                 checkpoint.save(done, learner, update, generators)
                 last_save = time.monotonic()
-        if first == optimiser.steps:
-            metrics = _evaluate(learner, seed)
     finally:
         for sink in sinks:
             sink.close()
     learner.eval()
-    return {
-        "steps": optimiser.steps,
-        "seconds": round(time.monotonic() - began, 1),
-        "first_step": first,
-        **metrics,
-    }
+    return read_json(summary, "the summary of a finished training")
 
 
 def _evaluate(learner: Any, seed: int) -> dict[str, float]:

@@ -39,13 +39,13 @@ class JsonLines:
 
 
 class TensorBoard:
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, last_step: int) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise MissingExtraError("tensorboard", "tensorboard", "logging to TensorBoard") from None
         self._name = name
-        self._writer: Any = SummaryWriter(str(folder / "tensorboard" / name))
+        self._writer: Any = SummaryWriter(str(folder / "tensorboard" / name), purge_step=last_step + 1)
 
     def write(self, step: int, metrics: dict[str, float]) -> None:
         for key, value in metrics.items():
@@ -78,10 +78,9 @@ class Tracker:
 
 def open_sinks(loggers: Sequence[Logger], folder: Path, name: str, last_step: int) -> list[Sink]:
     """`folder` is the learner's own; the trackers write beside it, in the run folder."""
-    sinks: list[Sink] = [JsonLines(folder / "metrics.jsonl", last_step)]
     run = folder.parent
-    sinks += [TensorBoard(run, name) if logger == "tensorboard" else Tracker(logger, run, name) for logger in loggers]
-    return sinks
+    asked = [TensorBoard(run, name, last_step) if log == "tensorboard" else Tracker(log, run, name) for log in loggers]
+    return [JsonLines(folder / "metrics.jsonl", last_step), *asked]
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
