@@ -62,7 +62,7 @@ class Stage2:
     head_hidden: int = 512
     tokens: Literal["bundled", "separate"] = "bundled"
     """one token per step, or one for z and one for a that see each other. "Bundle [z, a] with type embedding"
-    can be read either way; one costs half (results/discrimination.md has both)"""
+    can be read either way; one costs half and at equal training time does as well (results/cpu_preset.md)"""
     whitening: Literal["per_dim", "zca", "none"] = "per_dim"
     """per dimension, because full whitening of 256 latents of a 4-d state multiplies noise directions"""
     whitening_floor: float = 1e-3

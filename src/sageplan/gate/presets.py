@@ -8,7 +8,7 @@ from sageplan.training.config import Optimiser
 
 PRESETS: dict[str, GateConfig] = {
     "paper": GateConfig(),
-    # Chosen by measurement; what each choice bought is in results/discrimination_notes.md.
+    # Chosen by measurement; what each choice bought is in results/cpu_preset.md.
     "cpu": GateConfig(
         stage1=Stage1(
             latent=128,
@@ -20,7 +20,7 @@ PRESETS: dict[str, GateConfig] = {
             width=128,
             head_hidden=256,
             auxiliary_every=8,
-            optimiser=Optimiser(steps=1_500, batch=512, rate=6e-3, warmup=200, precision="bf16"),
+            optimiser=Optimiser(steps=3_000, batch=512, rate=6e-3, warmup=200, precision="bf16"),
         ),
         inverse_dynamics=InverseDynamics(
             optimiser=Optimiser(
