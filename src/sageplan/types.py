@@ -1,4 +1,4 @@
-"""The two values that everything else passes around: recorded trajectories and a decision."""
+"""The values that everything else passes around: recorded trajectories, candidate plans and a decision."""
 
 from __future__ import annotations
 
@@ -175,6 +175,18 @@ class Trajectories:
             digest.update(str((array.shape, array.dtype)).encode())
             digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class Plans:
+    """Candidate plans, in raw units.
+
+    states   [B, C, H+1, S]  states[:, :, 0] is the observed state
+    actions  [B, C, H, A]    None from planners that propose states only
+    """
+
+    states: torch.Tensor
+    actions: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,38 @@
+"""What a planner and a scorer are. Neither knows that a gate exists."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sageplan.types import Plans
+
+Chance = torch.Generator | Sequence[torch.Generator]
+"""Where randomness comes from: one generator for the whole batch, or one per observation, so that what is proposed
+for an observation does not depend on which others it is asked for with."""
+
+
+class Planner(Protocol):
+    """Proposes candidates; one step of a plan lasts `stride` environment steps."""
+
+    stride: int
+
+    def propose(self, observations: Tensor, candidates: int, generator: Chance) -> Plans:
+        """Raw observations [B, S] to plans with C = candidates, whose states[:, :, 0] are the observations."""
+
+
+class Scorer(Protocol):
+    """Values plans: J."""
+
+    def __call__(self, plans: Plans) -> Tensor:
+        """[B, C], higher is better."""
+
+
+def noise(shape: Sequence[int], generator: Chance, device: torch.device) -> Tensor:
+    """Standard normal numbers [B, ...]; with a generator per row, row b comes from generator[b] alone."""
+    if isinstance(generator, torch.Generator):
+        return torch.randn(tuple(shape), generator=generator, device=device)
+    return torch.stack([torch.randn(tuple(shape[1:]), generator=row, device=device) for row in generator])
