@@ -158,6 +158,27 @@ def test_the_encoder_takes_each_state_by_itself():
     assert torch.allclose(encoder(states[1, 3]), latents[1, 3], atol=1e-6)
 
 
+def linear_share(encoder, states):
+    """R² of the best linear map from states to latents."""
+    with torch.no_grad():
+        latents = encoder(states)
+    inputs = torch.cat([states, torch.ones(len(states), 1)], 1)
+    rest = latents - inputs @ torch.linalg.lstsq(inputs, latents).solution
+    return 1 - float(rest.var(0).sum() / latents.var(0).sum())
+
+
+def test_spread_biases_make_the_encoder_begin_close_to_linear_and_on_the_usual_scale():
+    torch.manual_seed(0)
+    states = torch.randn(2_000, 5, generator=generator())
+    usual, spread = Encoder(5, 128, 16), Encoder(5, 128, 16, bias_spread=2.0)
+    assert linear_share(usual, states) < 0.9
+    assert linear_share(spread, states) > 0.95
+    with torch.no_grad():
+        latents = spread(states)
+    assert latents.mean(0).abs().max() < 0.2
+    assert 0.8 < float(latents.std(0).mean()) < 1.2
+
+
 def test_predictions_depend_on_the_context_and_on_their_offset():
     torch.manual_seed(0)
     predictor = OffsetPredictor(Stage1(**SMALL)).eval()

@@ -110,6 +110,44 @@ def test_the_network_predicts_a_change(tokens):
     assert torch.equal(model(latents, actions), latents)
 
 
+@TOKENS
+def test_with_context_step_a_prediction_depends_on_its_own_step_alone(tokens):
+    model, (latents, actions) = predictor(tokens=tokens, context="step"), plan()
+    predicted = model(latents, actions)
+    for step in range(WINDOW):
+        alone = model(latents[:, step : step + 1], actions[:, step : step + 1])
+        assert torch.allclose(alone[:, 0], predicted[:, step], atol=1e-6)
+
+
+def test_a_lone_token_is_worth_the_same_by_the_short_way_round_attention():
+    """With one token the softmax is 1, so queries and keys need not be computed."""
+    block = predictor().blocks[0]
+    x = torch.randn(3, 1, 16, generator=generator())
+    assert torch.allclose(block(x), block.extend(x, None)[0], atol=1e-6)
+
+
+def test_the_change_is_in_units_of_its_scale():
+    model, (latents, actions) = predictor(), plan()
+    change = model(latents, actions) - latents
+    model.delta_scale.copy_(torch.arange(1.0, LATENT + 1))
+    assert torch.allclose(model(latents, actions) - latents, change * torch.arange(1.0, LATENT + 1), atol=1e-5)
+
+
+def test_the_scale_of_changes_is_that_of_the_data():
+    encoder = learner().encoder
+    pairs = torch.randn(500, 2, 4, generator=generator())
+    changes = np.stack([(encoder(after) - encoder(before)).numpy() for before, after in pairs])
+    found = encoder.delta_std(Batch(pairs, pairs[:, :1]))
+    np.testing.assert_allclose(found, changes.std(0, ddof=1), rtol=1e-4)
+
+
+def test_latents_are_never_rounded_to_half_precision():
+    encoder, states = learner().encoder, batch().states
+    exact = encoder(states)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(encoder(states), exact)
+
+
 # ---- whitening -------------------------------------------------------------------------------------
 
 
@@ -176,8 +214,9 @@ def test_the_teacher_forced_term_is_the_mean_one_step_error(tokens, reduction):
 @TOKENS
 @REDUCTIONS
 @pytest.mark.parametrize("rollout", [1, 2, 4, WINDOW])
-def test_the_rollout_term_feeds_predictions_back_and_compares_the_last(tokens, reduction, rollout):
-    stage, data = learner(reduction, tokens=tokens, rollout=rollout), batch()
+@pytest.mark.parametrize("context", ["plan", "step"])
+def test_the_rollout_term_feeds_predictions_back_and_compares_the_last(tokens, reduction, rollout, context):
+    stage, data = learner(reduction, tokens=tokens, rollout=rollout, context=context), batch()
     _, terms = stage.loss(data, 0, generator())
     latents = stage.encoder(data.states)
     errors = []

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sageplan.gate.gate import Gate
 
 RIDGE = 1e-3  # per row of training data, on standardised inputs
-_RIDGE_ROWS = 200_000
+_STATISTICS_ROWS = 200_000
 
 Simulator = Callable[[npt.NDArray[Any], npt.NDArray[Any]], npt.NDArray[Any]]
 """raw states [n, S] and actions [n, A] to the true next states [n, S]"""
@@ -81,7 +81,7 @@ def discriminate(
     normaliser = Normaliser.fit(data.states)
     if baselines:
         train_pairs = Windows(data, 2, stride=stride, episodes=training)
-        rows = train_pairs.sample(min(_RIDGE_ROWS, len(train_pairs)), generator)
+        rows = train_pairs.sample(min(_STATISTICS_ROWS, len(train_pairs)), generator)
         run("ridge", Ridge(normaliser, rows).error, time.monotonic())
         began = time.monotonic()
         latent_ridge = Ridge(random_encoder(gate, normaliser, rows.states[:, 0], seed), rows)
@@ -134,13 +134,13 @@ class Ridge:
 
 def random_encoder(gate: Gate, normaliser: Normaliser, states: Tensor, seed: int) -> FrozenEncoder:
     """An untrained encoder of the gate's own shape, whitened as the gate's is."""
-    config = gate.config
+    config = gate.config.stage1
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        encoder = Encoder(gate.state_dim, config.stage1.hidden, config.stage1.latent)
+        encoder = Encoder(gate.state_dim, config.hidden, config.latent, config.bias_spread)
     with torch.no_grad():
         latents = encoder(normaliser(states))
-    return FrozenEncoder(normaliser, encoder, Whitening.fit(latents, "per_dim", config.stage2.whitening_floor))
+    return FrozenEncoder(normaliser, encoder, Whitening.fit(latents, "per_dim", floor=0.0))
 
 
 class StateMLP(nn.Module):
@@ -155,10 +155,13 @@ class StateMLP(nn.Module):
             nn.GELU(),
             nn.Linear(hidden, state_dim),
         )
+        self.register_buffer("delta_scale", torch.ones(state_dim))
+
+    delta_scale: Tensor
 
     def forward(self, states: Tensor, actions: Tensor) -> Tensor:
         delta: Tensor = self.net(torch.cat([states, actions], dim=-1))
-        return states + delta.float()
+        return states + delta.float() * self.delta_scale
 
     def rollout(self, states: Tensor, actions: Tensor) -> Tensor:
         for t in range(actions.shape[1]):
@@ -185,6 +188,9 @@ def fit_mlp(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = StateMLP(data.state_dim, data.action_dim, config.head_hidden)
+    if config.delta_units == "data":
+        pairs = Windows(data, 2, stride=gate.config.stride, episodes=training)
+        model.delta_scale.copy_(states.delta_std(pairs.sample(_STATISTICS_ROWS, torch.Generator().manual_seed(seed))))
     learner = PredictorLearner(config, states, model, "mean", windows[0], windows[1])
     learner.name = "mlp baseline"
     with tempfile.TemporaryDirectory(prefix="sageplan-") as folder, Bars(progress) as bars:

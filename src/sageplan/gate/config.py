@@ -26,6 +26,10 @@ class Stage1:
     """d_z"""
     hidden: int = 512
     """width of the encoder MLP"""
+    bias_spread: float | None = None
+    """standard deviation of the hidden layers' first biases, which the paper does not state; None is PyTorch's own,
+    small one. Then LayerNorm divides each state by its own size, so that one wild velocity moves every latent; with
+    2 the biases outweigh the state and the encoder begins close to linear"""
     window: int = 16
     """W states of context"""
     max_offset: int = 5
@@ -55,7 +59,10 @@ class Stage2:
     """The action-conditioned latent predictor (paper, Table impl_ac_used)."""
 
     window: int = 16
-    """W steps; the paper gives it for Stage I only, and nothing speaks for another value here"""
+    """W steps of a training window; the paper gives it for Stage I only, and nothing speaks for another value here"""
+    context: Literal["plan", "step"] = "plan"
+    """what a prediction sees: its plan so far, as in the paper's causal Transformer, or its own step alone. States
+    that hold all there is to know need no more (results/cpu_preset.md)"""
     width: int = 256
     layers: int = 2
     heads: int = 4
@@ -67,6 +74,9 @@ class Stage2:
     """per dimension, because full whitening of 256 latents of a 4-d state multiplies noise directions"""
     whitening_floor: float = 1e-3
     """zca only: eigenvalues below this share of the largest are not amplified further"""
+    delta_units: Literal["latent", "data"] = "latent"
+    """units of the head's Δz: whitened latents as they are, or each dimension's standard deviation of z_{t+1} − z_t
+    in the data. One step moves slow dimensions far less than fast ones; with "data" the head need not learn that"""
     rollout: int = 4
     """H_ro: autoregressive steps, the last of which is compared"""
     rollout_weight: float = 1.0

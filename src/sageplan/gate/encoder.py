@@ -20,14 +20,23 @@ COLLAPSED_STD, COLLAPSED_RANK = 0.05, 1.5  # teacher latents below either carry 
 
 
 class Encoder(nn.Sequential):
-    """e_θ: normalised states [..., S] to latents [..., d_z], each state by itself."""
+    """e_θ: normalised states [..., S] to latents [..., d_z], each state by itself.
 
-    def __init__(self, state_dim: int, hidden: int, latent: int) -> None:
-        super().__init__(
-            nn.Linear(state_dim, hidden), nn.LayerNorm(hidden), nn.GELU(),
-            nn.Linear(hidden, hidden), nn.LayerNorm(hidden), nn.GELU(),
-            nn.Linear(hidden, latent),
-        )  # fmt: skip
+    bias_spread  see Stage1; the last layer makes up for what it does to the first latents' mean and deviation
+    """
+
+    def __init__(self, state_dim: int, hidden: int, latent: int, bias_spread: float | None = None) -> None:
+        first, second, last = nn.Linear(state_dim, hidden), nn.Linear(hidden, hidden), nn.Linear(hidden, latent)
+        super().__init__(first, nn.LayerNorm(hidden), nn.GELU(), second, nn.LayerNorm(hidden), nn.GELU(), last)
+        if bias_spread is None:
+            return
+        with torch.no_grad():
+            for layer in (first, second):
+                layer.bias.normal_(std=bias_spread)
+            latents = self(torch.randn(1_000, state_dim)) - last.bias
+            scale = latents.std(0).mean()
+            last.weight.div_(scale)
+            last.bias.copy_(-latents.mean(0) / scale)
 
 
 class OffsetPredictor(nn.Module):
@@ -94,7 +103,7 @@ class EncoderLearner(nn.Module):
     def __init__(self, config: Stage1, normaliser: Normaliser, train: Windows, held_out: Windows) -> None:
         super().__init__()
         self.config = config
-        self.encoder = Encoder(len(normaliser.mean), config.hidden, config.latent)
+        self.encoder = Encoder(len(normaliser.mean), config.hidden, config.latent, config.bias_spread)
         self.predictor = OffsetPredictor(config)
         self.teacher = copy.deepcopy(self.encoder).requires_grad_(False)
         self.normaliser = normaliser

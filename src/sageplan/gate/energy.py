@@ -28,14 +28,9 @@ def step_energy(
     in windows that overlap by half, so that every later step still has at least half a window of context.
     """
     if context == "step":
-        flat = step_energy(
-            predict,
-            torch.stack([latents[:, :-1], latents[:, 1:]], dim=2).flatten(0, 1),
-            actions.flatten(0, 1).unsqueeze(1),
-            window=1,
-            reduction=reduction,
-        )
-        return flat.view(actions.shape[:2])
+        target = latents[:, 1:]
+        predicted = predict(latents[:, :-1].flatten(0, 1).unsqueeze(1), actions.flatten(0, 1).unsqueeze(1))
+        return distance(predicted.view(target.shape), target, reduction)
     parts = []
     for begin, fresh, end in spans(actions.shape[1], window):
         predicted = predict(latents[:, begin:end], actions[:, begin:end])[:, fresh - begin :]

@@ -27,7 +27,7 @@ from sageplan.training.metrics import Logger
 from sageplan.training.progress import Bars
 from sageplan.types import Trajectories
 
-_WHITENING_STATES = 100_000
+_STATISTICS_STATES = 100_000
 
 
 class Fitted(NamedTuple):
@@ -94,6 +94,9 @@ def _fit(
     whitening = _whiten(stage1, Windows(data, 1, episodes=training_episodes), config, seed)
     encoder = FrozenEncoder(normaliser, stage1.teacher, whitening)
     predictor = LatentPredictor(config.stage1.latent, data.action_dim, config.stage2)
+    if config.stage2.delta_units == "data":
+        pairs = windows(2)[0].sample(_STATISTICS_STATES, torch.Generator().manual_seed(seed))
+        predictor.delta_scale.copy_(encoder.delta_std(pairs))
     stage2 = PredictorLearner(config.stage2, encoder, predictor, config.energy_reduction, *stage2_windows)
     run_stage(stage2, config.stage2.optimiser)
 
@@ -109,7 +112,7 @@ def _fit(
 
 @torch.no_grad()
 def _whiten(stage1: EncoderLearner, rows: Windows, config: GateConfig, seed: int) -> Whitening:
-    states = rows.sample(_WHITENING_STATES, torch.Generator().manual_seed(seed)).states[:, 0]
+    states = rows.sample(_STATISTICS_STATES, torch.Generator().manual_seed(seed)).states[:, 0]
     latents = stage1.teacher(stage1.normaliser(states.to(stage1.normaliser.mean.device)))
     return Whitening.fit(latents.float().cpu(), config.stage2.whitening, config.stage2.whitening_floor)
 

@@ -358,7 +358,7 @@ class Gate:
             actions,
             window=self.config.stage2.window,
             reduction=self.config.energy_reduction,
-            context=context,
+            context=context if self.predictor.causal else "step",
         )
 
 

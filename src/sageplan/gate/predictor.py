@@ -59,25 +59,37 @@ class FrozenEncoder(nn.Module):
         self.requires_grad_(False)
 
     def forward(self, states: Tensor) -> Tensor:
-        latents: Tensor = self.whitening(self.encoder(self.normaliser(states)).float())
+        # Never in bf16: its rounding of two latents that hardly differ is most of what the prediction would miss.
+        with torch.autocast(states.device.type, enabled=False):
+            latents: Tensor = self.whitening(self.encoder(self.normaliser(states)))
         return latents
+
+    @torch.no_grad()
+    def delta_std(self, pairs: Batch) -> Tensor:
+        """[d_z] standard deviation of z_{t+1} − z_t over windows of two states."""
+        now, following = self(pairs.states.to(self.whitening.mean.device)).unbind(1)
+        std: Tensor = (following - now).std(0)
+        return std
 
 
 class LatentPredictor(nn.Module):
     """f_η: latents [B, T, d_z] and actions [B, T, A], T ≤ W, to predicted next latents [B, T, d_z].
 
-    Step t sees steps 0..t. With separate tokens, a step's latent and action see each other and the latent's
-    token is read out.
+    Step t sees steps 0..t, or itself alone with context="step". With separate tokens, a step's latent and action
+    see each other and the latent's token is read out. The head gives Δz in units of `delta_scale` [d_z].
     """
+
+    delta_scale: Tensor
 
     def __init__(self, latent: int, action_dim: int, config: Stage2) -> None:
         super().__init__()
         width = config.width
-        self.window, self.separate = config.window, config.tokens == "separate"
+        self.causal, self.separate = config.context == "plan", config.tokens == "separate"
         self.latent_in, self.action_in = nn.Linear(latent, width), nn.Linear(action_dim, width)
         self.kind = nn.Parameter(0.02 * torch.randn(2, width))
-        self.position = nn.Parameter(0.02 * torch.randn(config.window, width))
+        self.position = nn.Parameter(0.02 * torch.randn(config.window if self.causal else 1, width))
         self.blocks = nn.ModuleList(Block(width, config.heads) for _ in range(config.layers))
+        self.register_buffer("delta_scale", torch.ones(latent))
         self.head = nn.Sequential(
             nn.LayerNorm(width),
             nn.Linear(width, config.head_hidden),
@@ -86,6 +98,9 @@ class LatentPredictor(nn.Module):
         )
 
     def forward(self, latents: Tensor, actions: Tensor) -> Tensor:
+        if not self.causal and latents.shape[1] > 1:
+            single: Tensor = self(latents.flatten(0, 1).unsqueeze(1), actions.flatten(0, 1).unsqueeze(1))
+            return single.view(latents.shape)
         length = latents.shape[1]
         x = self._tokens(latents, actions, self.position[:length])
         step = torch.arange(x.shape[1], device=x.device) * length // x.shape[1]
@@ -101,6 +116,10 @@ class LatentPredictor(nn.Module):
         """
         past: list[KeysValues | None] = [None] * len(self.blocks)
         z = latents.unsqueeze(1)
+        if not self.causal:
+            for t in range(actions.shape[1]):
+                z = self(z, actions[:, t : t + 1])
+            return z.squeeze(1)
         for t in range(actions.shape[1]):
             x = self._tokens(z, actions[:, t : t + 1], self.position[t])
             for number, block in enumerate(self.blocks):
@@ -117,7 +136,7 @@ class LatentPredictor(nn.Module):
 
     def _delta(self, tokens: Tensor) -> Tensor:
         delta: Tensor = self.head(tokens[:, ::2] if self.separate else tokens)
-        return delta.float()
+        return delta.float() * self.delta_scale
 
 
 class ForwardModel(Protocol):

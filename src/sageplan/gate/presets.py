@@ -13,14 +13,18 @@ PRESETS: dict[str, GateConfig] = {
         stage1=Stage1(
             latent=128,
             hidden=256,
-            optimiser=Optimiser(steps=1_000, batch=64, rate=2e-3, warmup=100, precision="bf16"),
+            bias_spread=2.0,
+            optimiser=Optimiser(steps=800, batch=64, rate=1e-3, warmup=100, precision="bf16"),
         ),
         stage2=Stage2(
             window=4,  # the same tokens from four times as many windows: a batch that is far more diverse
+            context="step",
             width=128,
+            delta_units="data",
             head_hidden=256,
+            rollout_weight=0.1,  # at 1 the rollout's large gradients leave the one-step error twice as high
             auxiliary_every=8,
-            optimiser=Optimiser(steps=3_000, batch=512, rate=6e-3, warmup=200, precision="bf16"),
+            optimiser=Optimiser(steps=6_000, batch=512, rate=4e-3, warmup=200, precision="bf16"),
         ),
         inverse_dynamics=InverseDynamics(
             optimiser=Optimiser(

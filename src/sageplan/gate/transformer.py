@@ -21,7 +21,10 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """x [B, T, width]; mask [T, T] is true where the row may look at the column."""
-        return self.extend(x, None, mask)[0]
+        if x.shape[1] > 1:
+            return self.extend(x, None, mask)[0]
+        value = slice(2 * x.shape[2], None)  # a single token sees itself alone, whatever its query and its key
+        return self._mlp(x + self.out(F.linear(self.norm1(x), self.qkv.weight[value], self.qkv.bias[value])))
 
     def extend(self, x: Tensor, past: KeysValues | None, mask: Tensor | None = None) -> tuple[Tensor, KeysValues]:
         """The next tokens x of sequences whose keys and values so far are `past`; also those with x's added."""
@@ -32,8 +35,11 @@ class Block(nn.Module):
             key, value = torch.cat([past[0], key], dim=2), torch.cat([past[1], value], dim=2)
         heads = attend(query, key, value, mask)
         x = x + self.out(heads.transpose(1, 2).reshape(batch, length, width))
+        return self._mlp(x), (key, value)
+
+    def _mlp(self, x: Tensor) -> Tensor:
         hidden: Tensor = self.down(F.gelu(self.up(self.norm2(x))))
-        return x + hidden, (key, value)
+        return x + hidden
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
