@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sageplan.tasks.bodies import Bodies
 from sageplan.tasks.drawing import BODY, Capsule, draw_maze, moving_capsules
 from sageplan.tasks.maze2d import Maze
 from sageplan.tasks.physics import compile_model, gymnasium_spec, load_mujoco
-from sageplan.tasks.simulator import Bodies
 from sageplan.tasks.world import Float64Array, Outcome
 from sageplan.types import BoolArray
 

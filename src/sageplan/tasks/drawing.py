@@ -54,17 +54,17 @@ class Canvas:
         return np.rint(self._pixels).astype(np.uint8)
 
     def box(self, low: Sequence[float], high: Sequence[float], colour: tuple[int, int, int]) -> None:
-        inside_u = np.minimum(self._axis_u - low[0], high[0] - self._axis_u)
-        inside_v = np.minimum(self._axis_v - low[1], high[1] - self._axis_v)
+        rows, columns = self._part(low, high)
+        inside_u = np.minimum(self._axis_u[columns] - low[0], high[0] - self._axis_u[columns])
+        inside_v = np.minimum(self._axis_v[rows] - low[1], high[1] - self._axis_v[rows])
         cover = np.clip(inside_v * self._scale + 0.5, 0, 1)[:, None] * np.clip(inside_u * self._scale + 0.5, 0, 1)
-        self._paint((slice(None), slice(None)), cover, colour)
+        self._paint((rows, columns), cover, colour)
 
     def capsule(self, shape: Capsule, edge: tuple[int, int, int] | None = None) -> None:
         """With an outline, by default a darker one of its own colour."""
         start, end = shape.start, shape.end
-        reach = shape.radius + 2 / self._scale
-        rows = _between(self._axis_v, min(start[1], end[1]) - reach, max(start[1], end[1]) + reach)
-        columns = _between(self._axis_u, min(start[0], end[0]) - reach, max(start[0], end[0]) + reach)
+        low, high = np.minimum(start, end) - shape.radius, np.maximum(start, end) + shape.radius
+        rows, columns = self._part(low, high)
         u, v = self._axis_u[columns] - start[0], self._axis_v[rows, None] - start[1]
         along_u, along_v = end[0] - start[0], end[1] - start[1]
         share = np.clip((u * along_u + v * along_v) / max(along_u**2 + along_v**2, 1e-12), 0, 1)
@@ -73,6 +73,14 @@ class Canvas:
         darker = (int(0.6 * shape.colour[0]), int(0.6 * shape.colour[1]), int(0.6 * shape.colour[2]))
         self._paint((rows, columns), np.clip(depth + 0.5, 0, 1), edge or darker)
         self._paint((rows, columns), np.clip(depth + 0.5 - _OUTLINE, 0, 1), shape.colour)
+
+    def _part(self, low: Sequence[float] | Float64Array, high: Sequence[float] | Float64Array) -> tuple[slice, slice]:
+        """Rows and columns of a rectangle, with room for its soft edge."""
+        edge = 1 / self._scale
+        return (
+            _between(self._axis_v, low[1] - edge, high[1] + edge),
+            _between(self._axis_u, low[0] - edge, high[0] + edge),
+        )
 
     def _paint(self, where: tuple[slice, slice], cover: Float64Array, colour: tuple[int, int, int]) -> None:
         part = self._pixels[where]

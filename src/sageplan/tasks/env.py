@@ -25,6 +25,8 @@ class D4RLEnv(gymnasium.Env[Float64Array, FloatArray]):
     Episode k after `reset(seed=s)` is the same as episode k of any vectorised environment with seed s.
     """
 
+    metadata: dict[str, Any] = {"render_modes": RENDER_MODES}  # noqa: RUF012 - as Gymnasium looks it up
+
     def __init__(
         self,
         task: str | Task,

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sageplan.errors import ConfigError
+from sageplan.tasks.bodies import Bodies
 from sageplan.tasks.drawing import draw_side
 from sageplan.tasks.physics import compile_model, gymnasium_spec, load_mujoco
-from sageplan.tasks.simulator import Bodies
 from sageplan.tasks.world import Float64Array, Outcome
 from sageplan.types import BoolArray
 

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sageplan.errors import ConfigError, DataError
+from sageplan.tasks.bodies import Simulator
 from sageplan.tasks.physics import load_mujoco
-from sageplan.tasks.simulator import Simulator
 from sageplan.tasks.world import Float64Array
 from sageplan.types import BoolArray, FloatArray, IntArray
 

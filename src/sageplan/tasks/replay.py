@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from sageplan.errors import ConfigError, DataError
 from sageplan.tasks import antmaze, locomotion, maze2d
+from sageplan.tasks.bodies import Simulator, cores
 from sageplan.tasks.catalogue import Task
-from sageplan.tasks.simulator import Simulator, cores
 from sageplan.tasks.world import Float64Array
 
 
