@@ -151,7 +151,7 @@ def test_unknown_runner():
 
 
 def test_d4rls_own_hopper_policy_earns_what_it_did_in_d4rl(d4rl_policy):
-    """The official hopper-medium file: 457 steps and a return of 1422 per episode on average (σ 379)."""
+    """Published of the official hopper-medium file: 457 steps and a return of 1422 (σ 379) per episode."""
     act, rng = d4rl_policy("hopper_medium"), np.random.default_rng(0)
     envs = sageplan.tasks.make_vector("hopper-medium-v2", 100, seeds=0)
     observations, _ = envs.reset()

@@ -109,7 +109,8 @@ class D4RLVectorEnv(VectorEnv[Float64Array, FloatArray, npt.NDArray[Any]]):
         return tuple(self._episodes.world.render(index, *self._size) for index in range(self.num_envs))
 
     def close_extras(self, **_: Any) -> None:
-        self._episodes.world.close()
+        if hasattr(self, "_episodes"):  # some versions of Gymnasium also close what could not be made
+            self._episodes.world.close()
 
     def _seed(self, seeds: Seeds, chosen: Sequence[int]) -> None:
         if isinstance(seeds, (int, np.integer)):

@@ -20,7 +20,10 @@ class Outcome(NamedTuple):
 
 
 class World(Protocol):
-    """B simulations of one task. What happens in one depends on its own generator, state and actions alone, to the last bit."""
+    """B simulations of one task.
+
+    What happens in one depends on its own generator, state and actions alone, to the last bit.
+    """
 
     num_envs: int
 
@@ -28,7 +31,10 @@ class World(Protocol):
         """Begin an episode in simulation `index`; all its chance, now and in later steps, comes from `rng`."""
 
     def step(self, actions: Float64Array, live: BoolArray) -> Outcome:
-        """Advance the simulations that are `live` [B] by one environment step under actions [B, A], clipped to the task's bounds."""
+        """Advance the simulations that are `live` [B] by one environment step.
+
+        actions [B, A] are clipped to the task's bounds.
+        """
 
     def observe(self) -> Float64Array:
         """[B, S] D4RL's observations."""
