@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sageplan.errors import ConfigError
-from sageplan.tasks.maze2d import Float64Array, Maze, PointMaze
+from sageplan.tasks.maze2d import Maze, PointMaze
+from sageplan.tasks.world import Float64Array
 from sageplan.types import BoolArray, IntArray, Trajectories, offsets_from_ends
 
 _MOVES = ((0, -1), (0, 1), (-1, 0), (1, 0))  # in the order in which D4RL's argmax breaks ties

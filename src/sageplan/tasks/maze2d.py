@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sageplan.errors import ConfigError, DataError, MissingExtraError
+from sageplan.errors import ConfigError, DataError
+from sageplan.tasks.bodies import Simulator
+from sageplan.tasks.physics import load_mujoco
+from sageplan.tasks.world import Float64Array
 from sageplan.types import BoolArray, FloatArray, IntArray
-
-Float64Array = npt.NDArray[np.float64]
 
 # '#' wall, '.' free, 'G' the rewarded goal
 MAPS: dict[str, tuple[str, ...]] = {
@@ -57,7 +58,7 @@ GOAL_RADIUS = 0.5
 SPOT_SPREAD = 0.1  # starts lie at most this far from a cell's coordinate, per axis
 START_SPEED = 0.1  # standard deviation
 MAX_SPEED = 5.0  # per axis
-_MUJOCO_LIMIT = 1e10  # MuJoCo silently resets a simulation whose coordinates exceed this
+_MUJOCO_LIMIT = 1e10  # MuJoCo gives up on a simulation whose coordinates exceed this
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +121,7 @@ class PointMaze:
     def __init__(self, maze: Maze, num_envs: int) -> None:
         self.maze = maze
         self.num_envs = num_envs
+        # One thread even for many: a ball is so light that handing it to another costs more.
         self._simulator = _Simulator(maze, nthread=1)
         self._states = np.zeros((num_envs, 4))
 
@@ -144,6 +146,9 @@ class PointMaze:
         self._states = self._simulator.advance(self._states, actions)
         return self.state
 
+    def close(self) -> None:
+        self._simulator.close()
+
 
 def one_step(
     maze: Maze, states: npt.NDArray[np.floating], actions: npt.NDArray[np.floating], *, nthread: int = 1
@@ -156,14 +161,10 @@ def one_step(
 
 
 class _Simulator:
-    """One simulation step as a function: MuJoCo's solver keeps nothing from one call to the next."""
+    """D4RL's step: action and velocity are clipped before it, and nonsense is refused."""
 
     def __init__(self, maze: Maze, nthread: int) -> None:
-        mujoco = _import_mujoco()
-        self._model = _ball_in_maze(mujoco, maze)
-        self._data = [mujoco.MjData(self._model) for _ in range(nthread)]
-        # 0 threads means the calling one, which saves the hand-over to a pool
-        self._rollout = mujoco.rollout.Rollout(nthread=nthread if nthread > 1 else 0)
+        self._simulator = Simulator(_ball_in_maze(load_mujoco("Maze2D"), maze), frame_skip=1, nthread=nthread)
 
     def advance(self, states: npt.NDArray[np.floating], actions: npt.NDArray[np.floating]) -> Float64Array:
         """Next states [N, 4] of states [N, 4] under actions [N, 2]."""
@@ -172,30 +173,12 @@ class _Simulator:
             raise DataError(f"states {states.shape} and actions {actions.shape}: expected [N, 4] and [N, 2]")
         if not (np.abs(states) < _MUJOCO_LIMIT).all() or np.isnan(actions).any():
             raise DataError("states or actions to simulate are NaN or infinite")
-        before = np.zeros((count, 5))  # MuJoCo's layout: time, position, velocity
-        before[:, 1:] = states
-        np.clip(before[:, 3:], -MAX_SPEED, MAX_SPEED, out=before[:, 3:])
-        after = np.empty((count, 1, 5))
-        self._rollout.rollout(
-            [self._model] * count,
-            self._data,
-            before,
-            np.clip(actions, -1, 1, dtype=np.float64).reshape(count, 1, 2),
-            nstep=1,
-            state=after,
-            skip_checks=True,  # they take longer than small batches do
-        )
-        return after[:, 0, 1:].copy()
+        slow = states.astype(np.float64)
+        np.clip(slow[:, 2:], -MAX_SPEED, MAX_SPEED, out=slow[:, 2:])
+        return self._simulator.advance(slow, np.clip(actions, -1, 1, dtype=np.float64))
 
-
-def _import_mujoco() -> Any:
-    """Late, because layouts and their walls are of use without the simulator."""
-    try:
-        import mujoco
-        import mujoco.rollout
-    except ImportError as error:
-        raise MissingExtraError("mujoco", "tasks", "Maze2D") from error
-    return mujoco
+    def close(self) -> None:
+        self._simulator.close()
 
 
 def _ball_in_maze(mujoco: Any, maze: Maze) -> Any:
