@@ -63,7 +63,8 @@ def replay(task: Task, columns: Mapping[str, Array], ends: BoolArray) -> tuple[R
         notes.append(f"the simulation broke down in {broken.sum()} of {len(rows)} replayed rows, which count as ∞")
         errors[broken] = np.inf
     reward_median, said = _reward_error(task, columns, rows, simulated.rewards)
-    summary = Replay(len(rows), float(np.median(errors)), float(np.quantile(errors, 0.95)), reward_median)
+    median, p95 = (float(np.quantile(errors, share, method="higher")) for share in (0.5, 0.95))  # ∞ has no mean
+    summary = Replay(len(rows), median, p95, reward_median)
     return summary, notes + said
 
 
@@ -89,11 +90,14 @@ def _rows(
     usable, notes = ~ends, []
     if limit is not None:
         clipped = (np.abs(qvel) >= limit * (1 - 1e-5)).any(1)
-        notes.append(f"{(clipped & usable).sum():,} rows with velocities clipped at {limit:g} are not replayed")
+        if clipped.any():
+            notes.append(f"{(clipped & usable).sum():,} rows with velocities clipped at {limit:g} are not replayed")
         usable &= ~clipped
-    for array in (qpos, qvel, columns["actions"], columns.get("next_observations", columns["observations"])):
+    for array in (qpos, qvel, columns["actions"]):
         usable &= np.isfinite(array).all(1)
-    if "next_observations" not in columns:
+    if "next_observations" in columns:
+        usable &= np.isfinite(columns["next_observations"]).all(1)
+    else:
         usable[:-1] &= np.isfinite(columns["observations"][1:]).all(1)
         usable[-1] = False
     rows = np.flatnonzero(usable)
