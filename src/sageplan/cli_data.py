@@ -43,7 +43,10 @@ class List:
 
 @dataclass
 class Get:
-    """Download a task's official file into the cache; interrupt it at any time, the same command goes on."""
+    """Download a task's official file into the cache; interrupt it at any time, the same command goes on.
+
+    Minari is not asked: its data sets of the same names were recorded anew, in other environments.
+    """
 
     task: Positional[str]
     """for example hopper-medium-v2"""

@@ -212,6 +212,19 @@ def test_maze2d_stale_rows_are_counted(tmp_path, world):
     assert check(write(tmp_path / "hopper-medium-v2.hdf5", coherent())).boundaries.stale_rows is None
 
 
+def test_stale_rows_are_not_taken_for_jumps(tmp_path, world):
+    """Ten steps are missing after each, as if goal after goal had been reached at once."""
+    columns = coherent("maze2d", rows=2_000, timeouts=np.arange(2_000) % 100 == 99)
+    columns["observations"][:, 0] = 0.01 * np.arange(2_000)
+    first = np.arange(100, 2_000, 100)
+    columns["observations"][first] = columns["observations"][first - 1]
+    columns["observations"][:, 0] += 0.1 * np.cumsum(np.isin(np.arange(2_000), first + 1))
+    report = check(write(tmp_path / "maze2d-umaze-v1.hdf5", columns))
+    assert (report.boundaries.stale_rows, report.boundaries.jumps_inside) == (19, 0)
+    columns["observations"][1_050:, 0] += 1
+    assert check(write(tmp_path / "maze2d-umaze-v1.hdf5", columns)).boundaries.jumps_inside == 1
+
+
 def test_differences_to_the_official_file(tmp_path, world, monkeypatch):
     path = write(tmp_path / "hopper-medium-v2.hdf5", coherent(rows=1_200))
     found = check(path).differences

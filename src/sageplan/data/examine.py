@@ -205,6 +205,9 @@ def _boundaries(task: Task | None, columns: Mapping[str, Array], ends: BoolArray
     observations = columns["observations"]
     across = ends[:-1]
     jumps = _jumps(observations[:, : _positions(task)], across)
+    stale = ~fresh_rows(observations, ends) if task is not None and task.domain == "maze2d" else None
+    if stale is not None:
+        jumps &= ~stale[:-1]  # they are a step or more behind, which shows when the next row has caught up
     flagged = np.zeros(len(ends), np.bool_) if terminals is None else terminals
     return Boundaries(
         terminals=None if terminals is None else int(terminals.sum()),
@@ -215,9 +218,7 @@ def _boundaries(task: Task | None, columns: Mapping[str, Array], ends: BoolArray
         jumps_inside=int((jumps & ~across).sum()),
         jumps_across=int((jumps & across).sum()),
         across=int(across.sum()),
-        stale_rows=int((~fresh_rows(observations, ends)).sum())
-        if task is not None and task.domain == "maze2d"
-        else None,
+        stale_rows=None if stale is None else int(stale.sum()),
     )
 
 
