@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from sageplan.errors import ConfigError
 from sageplan.tasks.maze2d import Float64Array, Maze, PointMaze
-from sageplan.types import BoolArray, FloatArray, IntArray, Trajectories, offsets_from_ends
+from sageplan.types import BoolArray, IntArray, Trajectories, offsets_from_ends
 
 _MOVES = ((0, -1), (0, 1), (-1, 0), (1, 0))  # in the order in which D4RL's argmax breaks ties
 _GAIN, _DAMPING = 10.0, 1.0
@@ -58,10 +58,10 @@ class Recording(NamedTuple):
     ends          [N]    bool     rows after which the goal changed, or a run ended
     """
 
-    observations: FloatArray
-    states: FloatArray
-    actions: FloatArray
-    goals: FloatArray
+    observations: npt.NDArray[np.float32]
+    states: npt.NDArray[np.float32]
+    actions: npt.NDArray[np.float32]
+    goals: npt.NDArray[np.float32]
     ends: BoolArray
 
 
