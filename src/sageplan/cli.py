@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from tyro.conf import AvoidSubcommands, Positional, subcommand
 
+from sageplan import cli_data
 from sageplan._version import __version__
 from sageplan.errors import SageplanError
 from sageplan.gate.config import GateConfig
@@ -297,4 +298,5 @@ def _commands(config: GateConfig) -> Any:
         | Annotated[Diagnose, subcommand("diagnose")]
         | Annotated[Info, subcommand("info")]
         | Annotated[Demo, subcommand("demo")]
+        | cli_data.command()
     )

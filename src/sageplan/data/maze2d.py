@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,48 @@ def collect(
     and a path starts at the cell that the ball is in, where D4RL's rounding can take a ball near a wall for
     one inside it. Within a run, a row's state and action lead exactly to the state of the next row.
     """
+    recorded = record(size, steps, seed=seed, noise=noise, num_envs=num_envs, progress=progress)
+    return Trajectories(
+        recorded.observations,
+        recorded.actions,
+        offsets_from_ends(recorded.ends, steps),
+        rewards=Maze.named(size).reward(recorded.observations[:, :2]),  # of the state before the action, as in D4RL
+        terminals=np.zeros(steps, np.bool_),
+        name=f"maze2d-{size}",
+    )
+
+
+class Recording(NamedTuple):
+    """What a collector can write down.
+
+    observations  [N, 4] float32  what the controller saw; another state than the true one in stale rows only
+    states        [N, 4] float32  the true ones
+    actions       [N, 2] float32
+    goals         [N, 2] float32  the cell that the ball was on its way to
+    ends          [N]    bool     rows after which the goal changed, or a run ended
+    """
+
+    observations: npt.NDArray[np.float32]
+    states: npt.NDArray[np.float32]
+    actions: npt.NDArray[np.float32]
+    goals: npt.NDArray[np.float32]
+    ends: BoolArray
+
+
+def record(
+    size: str,
+    steps: int,
+    *,
+    seed: int = 0,
+    noise: float = 0.5,
+    num_envs: int = 64,
+    stale_rows: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> Recording:
+    """As `collect`; with `stale_rows`, the controller does not look anew in the row after a change of goal.
+
+    That is what D4RL's script does: the row repeats the observation of the row before, and its action answers that.
+    """
     if steps < 1:
         raise ConfigError(f"cannot collect {steps} steps")
     maze = Maze.named(size)
@@ -44,8 +87,8 @@ def collect(
     lengths = np.full(num_envs, steps // num_envs)
     lengths[: steps % num_envs] += 1
     rows = np.cumsum(lengths) - lengths  # where each run will write next
-    states = np.empty((steps, 4), np.float32)
-    actions = np.empty((steps, 2), np.float32)
+    observations, states = np.empty((steps, 4), np.float32), np.empty((steps, 4), np.float32)
+    actions, goals = np.empty((steps, 2), np.float32), np.empty((steps, 2), np.float32)
     ends = np.zeros(steps, np.bool_)
     ends[rows + lengths - 1] = True
 
@@ -53,36 +96,32 @@ def collect(
     env = PointMaze(maze, num_envs)
     controller = _WaypointController(maze, num_envs, rng)
     state = env.reset(rng.integers(2**32, size=num_envs)).astype(np.float32)
+    seen = state
     everyone = np.arange(num_envs)
-    controller.new_goals(everyone, state)
+    controller.new_goals(everyone, seen)
     age = np.zeros(num_envs, np.int64)  # rows since the last change of goal
     for step in range(lengths[0]):
-        wanted, solved = controller.act(state)
+        wanted, solved = controller.act(seen)
         action = np.clip(wanted + noise * rng.standard_normal(wanted.shape), -1, 1).astype(np.float32)
         over = solved | (age >= maze.step_limit)
 
         live = everyone[: num_envs if step < lengths[-1] else steps % num_envs]
-        states[rows[live]] = state[live]
+        observations[rows[live]], states[rows[live]] = seen[live], state[live]
         actions[rows[live]] = action[live]
+        goals[rows[live]] = controller.goals[live]
         ends[rows[live]] |= over[live]
         rows[live] += 1
 
         env.set_state(state)  # in the precision of the recording, so that rows are true transitions exactly
         state = env.step(action).astype(np.float32)
+        seen = np.where(over[:, None], seen, state) if stale_rows else state
         age = np.where(over, 0, age + 1)
         if over.any():
             switching = np.flatnonzero(over)
-            controller.new_goals(switching, state[switching])
+            controller.new_goals(switching, seen[switching])
         if progress is not None:
             progress(min((step + 1) * num_envs, steps))
-    return Trajectories(
-        states,
-        actions,
-        offsets_from_ends(ends, steps),
-        rewards=maze.reward(states[:, :2]),  # of the state before the action, as in D4RL's files
-        terminals=np.zeros(steps, np.bool_),
-        name=f"maze2d-{size}",
-    )
+    return Recording(observations, states, actions, goals, ends)
 
 
 class _WaypointController:
@@ -95,7 +134,7 @@ class _WaypointController:
         self._number[tuple(maze.free.T)] = np.arange(len(maze.free))
         self._waypoints = np.zeros((num_envs, self._paths.shape[2], 2))
         self._next = np.zeros(num_envs, np.int64)
-        self._goals = np.zeros((num_envs, 2))
+        self.goals = np.zeros((num_envs, 2))
         self._everyone = np.arange(num_envs)
 
     def new_goals(self, envs: IntArray, states: npt.NDArray[np.floating]) -> None:
@@ -110,7 +149,7 @@ class _WaypointController:
         jitter[path == goals[:, None]] = 0
         self._waypoints[envs] = self._maze.free[path] - jitter
         self._next[envs] = 0
-        self._goals[envs] = self._maze.free[goals]
+        self.goals[envs] = self._maze.free[goals]
 
     def act(self, states: npt.NDArray[np.floating]) -> tuple[Float64Array, BoolArray]:
         """Actions [B, 2] for states [B, 4], and [B] whether the goal has been reached.
@@ -119,8 +158,8 @@ class _WaypointController:
         """
         xy, velocity = states[:, :2], states[:, 2:]
         waypoint = self._waypoints[self._everyone, self._next]
-        solved = np.linalg.norm(xy - self._goals, axis=1) < _REACHED
-        target = np.where(solved[:, None], self._goals, waypoint)
+        solved = np.linalg.norm(xy - self.goals, axis=1) < _REACHED
+        target = np.where(solved[:, None], self.goals, waypoint)
         self._next += ~solved & (np.linalg.norm(xy - target, axis=1) < _REACHED)
         return np.clip(_GAIN * (target - xy) - _DAMPING * velocity, -1, 1), solved
 

@@ -58,19 +58,19 @@ def _from_d4rl(file: Any, name: str) -> Trajectories:
 
     `rewards` and `timeouts` may be absent; all other keys are left alone.
     """
-    _check_layout(file, name)
-    ends = _episode_ends(file, name)
+    check_layout(file, name)
+    ends = episode_ends(file, name)
     states, actions = _floats(file["observations"]), _floats(file["actions"])
     rewards = _floats(file["rewards"]) if "rewards" in file else None
     terminals = _flags(file["terminals"])
-    if _is(name, "maze2d") and not (keep := _fresh_rows(states, ends)).all():
+    if _is(name, "maze2d") and not (keep := fresh_rows(states, ends)).all():
         states, actions = _compact(states, keep), _compact(actions, keep)
         terminals, ends = _compact(terminals, keep), _compact(ends, keep)
         rewards = None if rewards is None else _compact(rewards, keep)
     return Trajectories(states, actions, offsets_from_ends(ends, len(states)), rewards, terminals, name)
 
 
-def _check_layout(file: Any, name: str) -> None:
+def check_layout(file: Any, name: str) -> None:
     """Before anything is read, because reading may take a minute."""
     missing = [key for key in ("observations", "actions", "terminals") if key not in file]
     if missing:
@@ -90,7 +90,7 @@ def _check_layout(file: Any, name: str) -> None:
             raise DataError(f"{name}: {key} has shape {shape}, expected {rows} like the observations")
 
 
-def _episode_ends(file: Any, name: str) -> BoolArray:
+def episode_ends(file: Any, name: str) -> BoolArray:
     """[N] last rows of episodes.
 
     AntMaze marks every row near the goal as terminal while the ant walks on: only timeouts end an episode
@@ -111,7 +111,7 @@ def _is(name: str, domain: str) -> bool:
     return domain in name.lower().replace("_", "")
 
 
-def _fresh_rows(states: FloatArray, ends: BoolArray) -> BoolArray:
+def fresh_rows(states: FloatArray, ends: BoolArray) -> BoolArray:
     """[N] rows of Maze2D other than first rows of an episode that repeat the last state of the one before.
 
     D4RL's collector steps the environment at a goal switch but keeps the old observation for one more
