@@ -24,7 +24,7 @@ PRESETS: dict[str, GateConfig] = {
             head_hidden=256,
             rollout_weight=0.1,  # at 1 the rollout's large gradients leave the one-step error twice as high
             auxiliary_every=8,
-            optimiser=Optimiser(steps=6_000, batch=512, rate=4e-3, warmup=200, precision="bf16"),
+            optimiser=Optimiser(steps=8_000, batch=512, rate=4e-3, warmup=200, precision="bf16"),
         ),
         inverse_dynamics=InverseDynamics(
             optimiser=Optimiser(
