@@ -68,6 +68,22 @@ def test_the_simulator_is_the_ceiling(tiny_gate, maze_data):
     assert found.auroc["simulator"] < 1  # some shuffled actions are the real ones: both clipped to ±1
 
 
+def test_the_simulator_is_only_asked_where_it_knows(tiny_gate, maze_data):
+    exact = simulator("maze2d-umaze")
+
+    def knows_the_lower_half(states, actions):
+        return np.where(states[:, :1] > 2, exact(states, actions), np.nan)
+
+    found = discriminate(tiny_gate, maze_data, baselines=False, simulator=knows_the_lower_half)
+    everywhere = discriminate(tiny_gate, maze_data, baselines=False, simulator=exact)
+    assert everywhere.known == 1
+    assert everywhere.sage_known == everywhere.auroc["sage"] == found.auroc["sage"]
+    assert 0.2 < found.known < 0.8
+    assert len(found.scores["simulator"][0]) == round(found.known * found.transitions)
+    assert found.sage_known != found.auroc["sage"]
+    assert found.auroc["simulator"] > 0.95
+
+
 def test_an_unknown_data_set_has_no_simulator():
     assert simulator("my-robot.npz") is None
 

@@ -116,6 +116,15 @@ def test_the_simulator_behind_a_data_set_gives_next_observations(name):
     assert single == pytest.approx(world.observe(), rel=1e-2, abs=1e-2)
 
 
+def test_nobody_knows_what_follows_a_clipped_velocity():
+    states = np.tile(np.concatenate([[1.25], np.zeros(16)]), (4, 1))
+    states[1, 12], states[2, 15], states[3, 15] = 10, -10, 9.99
+    for world, hidden in (("walker2d", [False, True, True, False]), ("halfcheetah", [False] * 4)):
+        after = simulator(f"{world}-medium-v2")(states, np.zeros((4, 6)))
+        assert np.isnan(after).all(1).tolist() == hidden
+        assert np.isfinite(after).all(1).tolist() == [not h for h in hidden]
+
+
 def test_there_is_no_simulator_for_kitchen_or_foreign_data():
     for name in ("kitchen-mixed-v0", TASKS["kitchen-partial-v0"].file_name, "hopper-expert-v2.hdf5", "my-robot.npz"):
         assert simulator(name) is None

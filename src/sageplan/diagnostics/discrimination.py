@@ -31,17 +31,20 @@ RIDGE = 1e-3  # per row of training data, on standardised inputs
 _STATISTICS_ROWS = 200_000
 
 Simulator = Callable[[npt.NDArray[Any], npt.NDArray[Any]], npt.NDArray[Any]]
-"""raw states [n, S] and actions [n, A] to the true next states [n, S]"""
+"""raw states [n, S] and actions [n, A] to the true next states [n, S], NaN where a state does not tell"""
 
 
 @dataclass(frozen=True)
 class Discrimination:
     """AUROC by method on the same held-out transitions, half real and half with another transition's action.
 
-    `scores` holds each method's errors (real [n], shuffled [n]), for plots.
+    The simulator's is of those alone whose recorded states tell it all, a share `known` of them; `sage_known` is
+    the gate's on the same. `scores` holds each method's errors (real [n], shuffled [n]), for plots.
     """
 
     auroc: dict[str, float]
+    known: float
+    sage_known: float
     transitions: int
     seconds: dict[str, float]
     scores: dict[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]] = field(repr=False)
@@ -61,7 +64,7 @@ def discriminate(
 
     The episodes are split as the gate's own fit split them, so on the data of the fit no method has seen what it
     is tested on. The MLP is trained as the gate's Stage II was. The simulator's score is the ceiling: shuffled
-    actions are sometimes equal to the real ones, or act the same.
+    actions are sometimes equal to the real ones, or act the same. Where it gives NaN it is not asked.
     """
     stride = gate.config.stride
     training, held_out = data.split(gate.config.held_out, gate.info["seed"])
@@ -88,6 +91,7 @@ def discriminate(
         run("random-latent ridge", latent_ridge.error, began)
         began = time.monotonic()
         run("mlp", fit_mlp(gate, data, normaliser, training, held_out, seed, progress), began)
+    known: npt.NDArray[np.bool_] = np.ones(len(wrong), np.bool_)
     if simulator is not None:
         began = time.monotonic()
         std = normaliser.std.numpy()
@@ -97,8 +101,17 @@ def discriminate(
             return np.asarray(np.abs((following - states[:, 1].numpy()) / std).mean(1))
 
         run("simulator", simulated, began)
+        real, shuffled = scores["simulator"]
+        known = np.asarray(np.isfinite(real))
+        scores["simulator"] = real[known], shuffled[known]
+    real, shuffled = scores["sage"]
     return Discrimination(
-        {name: auroc(shuffled, real) for name, (real, shuffled) in scores.items()}, len(wrong), seconds, scores
+        {name: auroc(shuffled, real) for name, (real, shuffled) in scores.items()},
+        float(known.mean()),
+        auroc(shuffled[known], real[known]),
+        len(wrong),
+        seconds,
+        scores,
     )
 
 

@@ -6,6 +6,7 @@ import builtins
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import numpy.typing as npt
 
 from sageplan.errors import MissingExtraError
@@ -47,15 +48,18 @@ def simulator(data_name: str) -> Callable[[npt.NDArray[Any], npt.NDArray[Any]], 
     """The true dynamics behind a data set, if its name tells: states [n, S] and actions [n, A] to next states.
 
     None for data of no known task, and for kitchen, whose observations are noisy and do not tell velocities.
+    NaN after observations of hopper and walker2d in which a velocity was clipped: it may have been anything beyond.
     """
     task = recognise(data_name)
     if task is None or task.domain == "kitchen":
         return None
 
     def step(states: npt.NDArray[Any], actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        from sageplan.tasks.replay import one_step, simulated_states
+        from sageplan.tasks.replay import clipped, one_step, simulated_states
 
-        return one_step(task, *simulated_states(task, states), actions).observations
+        after = one_step(task, *simulated_states(task, states), actions).observations
+        after[clipped(task, states)] = np.nan
+        return after
 
     return step
 

@@ -12,6 +12,7 @@ from sageplan.tasks import antmaze, locomotion, maze2d
 from sageplan.tasks.bodies import Simulator, cores
 from sageplan.tasks.catalogue import Task
 from sageplan.tasks.world import Float64Array
+from sageplan.types import BoolArray
 
 
 class Replayed(NamedTuple):
@@ -72,6 +73,14 @@ def simulated_states(task: Task, states: npt.NDArray[Any]) -> tuple[npt.NDArray[
     if task.domain == "locomotion":
         states = np.concatenate([np.zeros((len(states), 1), states.dtype), states], 1)
     return states[:, :nq], states[:, nq : nq + nv]
+
+
+def clipped(task: Task, states: npt.NDArray[Any]) -> BoolArray:
+    """[N] observations [N, S] in which a velocity reached the limit that hides what lies beyond."""
+    if task.domain != "locomotion":
+        return np.zeros(len(states), np.bool_)
+    speeds = states[:, _sizes(task)[0] - 1 :]
+    return np.asarray((np.abs(speeds) >= locomotion.KINDS[task.world].speed_limit).any(1))
 
 
 def _sizes(task: Task) -> tuple[int, int]:
