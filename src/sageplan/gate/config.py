@@ -59,7 +59,7 @@ class Stage2:
     """The action-conditioned latent predictor (paper, Table impl_ac_used)."""
 
     window: int = 16
-    """W steps of a training window; the paper gives it for Stage I only, and nothing speaks for another value here"""
+    """W steps of a training window; the paper gives it for Stage I only, and is read as meaning both"""
     context: Literal["plan", "step"] = "plan"
     """what a prediction sees: its plan so far, as in the paper's causal Transformer, or its own step alone. States
     that hold all there is to know need no more (results/cpu_preset.md)"""

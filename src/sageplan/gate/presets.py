@@ -22,7 +22,7 @@ PRESETS: dict[str, GateConfig] = {
             width=128,
             delta_units="data",
             head_hidden=256,
-            rollout_weight=0.1,  # at 1 the rollout's large gradients leave the one-step error twice as high
+            rollout_weight=0.1,  # at 1 its large gradients leave the one-step error a third higher
             auxiliary_every=8,
             optimiser=Optimiser(steps=8_000, batch=512, rate=4e-3, warmup=200, precision="bf16"),
         ),
