@@ -56,7 +56,7 @@ def main() -> None:
     variants = {
         "paper": presets["paper"],
         "cpu": cpu,
-        "cpu, Stage II windows of 16": replace(cpu, stage2=replace(cpu.stage2, window=16)),
+        "cpu, the plan as context": replace(cpu, stage2=replace(cpu.stage2, context="plan")),
         "cpu, separate tokens": replace(cpu, stage2=replace(cpu.stage2, tokens="separate")),
         "cpu, all terms in every step": replace(cpu, stage2=replace(cpu.stage2, auxiliary_every=1)),
     }

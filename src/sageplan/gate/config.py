@@ -26,10 +26,10 @@ class Stage1:
     """d_z"""
     hidden: int = 512
     """width of the encoder MLP"""
+    # With PyTorch's small biases LayerNorm divides each state by its own size, so that one wild velocity moves every
+    # latent; with biases that outweigh the state the encoder begins close to linear.
     bias_spread: float | None = None
-    """standard deviation of the hidden layers' first biases, which the paper does not state; None is PyTorch's own,
-    small one. Then LayerNorm divides each state by its own size, so that one wild velocity moves every latent; with
-    2 the biases outweigh the state and the encoder begins close to linear"""
+    """standard deviation of the encoder's first biases: not in the paper; None is PyTorch's own, 2 a calmer start"""
     window: int = 16
     """W states of context"""
     max_offset: int = 5
@@ -50,7 +50,7 @@ class Stage1:
     """γ of the hinge on each dimension's standard deviation"""
     variance_epsilon: float = 1e-4
     similarity_reduction: Literal["mean", "sum"] = "mean"
-    """over latent dimensions. The formula is a sum, which dwarfs the variance term (≤ 1) and invites collapse"""
+    """over latent dimensions: the paper's sum dwarfs the variance term (≤ 1) and invites collapse"""
     optimiser: Optimiser = field(default_factory=Optimiser)
 
 
@@ -61,32 +61,31 @@ class Stage2:
     window: int = 16
     """W steps of a training window; the paper gives it for Stage I only, and is read as meaning both"""
     context: Literal["plan", "step"] = "plan"
-    """what a prediction sees: its plan so far, as in the paper's causal Transformer, or its own step alone. States
-    that hold all there is to know need no more (results/cpu_preset.md)"""
+    """what a prediction sees: its plan so far, as in the paper, or its own step alone, enough for Markov states"""
     width: int = 256
     layers: int = 2
     heads: int = 4
     head_hidden: int = 512
     tokens: Literal["bundled", "separate"] = "bundled"
-    """one token per step, or one for z and one for a that see each other. "Bundle [z, a] with type embedding"
-    can be read either way; one costs half and at equal training time does as well (results/cpu_preset.md)"""
+    """one token per step, or one for z and one for a: the paper can be read either way; one costs half"""
     whitening: Literal["per_dim", "zca", "none"] = "per_dim"
-    """per dimension, because full whitening of 256 latents of a 4-d state multiplies noise directions"""
+    """per dimension: full whitening of 256 latents of a 4-d state multiplies noise directions"""
     whitening_floor: float = 1e-3
     """zca only: eigenvalues below this share of the largest are not amplified further"""
+    # One step moves slow dimensions far less than fast ones; with "data" the head need not learn that.
     delta_units: Literal["latent", "data"] = "latent"
-    """units of the head's Δz: whitened latents as they are, or each dimension's standard deviation of z_{t+1} − z_t
-    in the data. One step moves slow dimensions far less than fast ones; with "data" the head need not learn that"""
+    """units of the head's Δz: whitened latents, as in the paper, or each dimension's spread of Δz in the data"""
     rollout: int = 4
     """H_ro: autoregressive steps, the last of which is compared"""
     rollout_weight: float = 1.0
     negative_weight: float = 1.0
+    # As a sum over dimensions and time the hinge could not be active even at initialisation, while the paper sees it
+    # active for about ten updates.
     margin: float = 0.10
-    """hinge on the error with another window's actions, mean over dimensions and time: as a sum over both it
-    could not be active even at initialisation, while the paper sees it active for about ten updates"""
+    """m of the hinge on the error with another window's actions, taken as a mean over dimensions and time"""
+    # The energy is a one-step error, and both terms together cost more than twice what the one-step term does.
     auxiliary_every: int = 1
-    """updates between those that include the rollout and the hinge, after the first 100. The energy is a one-step
-    error, and both terms together cost more than twice what the one-step term does"""
+    """updates between those that include the rollout and the hinge, after the first 100"""
     optimiser: Optimiser = field(default_factory=lambda: Optimiser(batch=256))
 
 
@@ -118,8 +117,7 @@ class GateConfig:
     stride: int = 1
     """environment steps between two rows of a plan; the gate refuses plans of another stride"""
     energy_reduction: Literal["mean", "sum"] = "mean"
-    """over latent dimensions, in energies and in Stage II's losses. The mean keeps λE a modest correction to a
-    value in [−1, 1]; a λ for the literal sum is λ/d_z here"""
+    """over latent dimensions, in energies and losses: with the mean, λE is a modest correction; λ_sum = λ_mean / d_z"""
     held_out: float = 0.1
     """share of the rows, in whole episodes, that no training step sees"""
 
