@@ -172,7 +172,7 @@ def test_a_missing_end_shows_as_a_jump(tmp_path, world):
         columns["observations"][start:, 0] += 5
     report = check(write(tmp_path / "hopper-medium-v2.hdf5", columns))
     assert (report.boundaries.jumps_inside, report.boundaries.jumps_across, report.boundaries.across) == (1, 1, 1)
-    assert any("positions jump on 1 steps within episodes" in text for text in report.differences)
+    assert any("positions jump on 1 step within episodes" in text for text in report.differences)
 
 
 # ---- conventions of the domains --------------------------------------------------------------------

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sageplan.errors import ConfigError, MissingExtraError
+from sageplan.tasks.physics import load_mujoco
 from sageplan.tasks.raycast import Camera, picture
 from sageplan.tasks.world import Float64Array, Outcome
 from sageplan.types import BoolArray
@@ -85,7 +86,7 @@ class Kitchen:
         self.goal = np.zeros(POSITIONS)
         for name in self.elements:
             self.goal[ELEMENTS[name].where] = ELEMENTS[name].goal
-        self._mujoco = _import_mujoco()
+        self._mujoco = load_mujoco("Kitchen")
         self._model = _kitchen_model(legacy)
         self._data = [self._mujoco.MjData(self._model) for _ in range(num_envs)]
         self._rngs = [np.random.default_rng(0) for _ in range(num_envs)]
@@ -164,18 +165,10 @@ class Kitchen:
         return np.stack([np.linalg.norm(off[:, ELEMENTS[name].where], axis=1) for name in self.elements], axis=1)
 
 
-def _import_mujoco() -> Any:
-    try:
-        import mujoco
-    except ImportError as error:
-        raise MissingExtraError("mujoco", "tasks", "Kitchen") from error
-    return mujoco
-
-
 @functools.cache
 def _kitchen_model(legacy: bool) -> Any:
     """The compiled model, shared by all who simulate it."""
-    mujoco = _import_mujoco()
+    mujoco = load_mujoco("Kitchen")
     # found without importing it, which would register dozens of environments
     package = importlib.util.find_spec("gymnasium_robotics")
     if package is None or not package.submodule_search_locations:
