@@ -395,7 +395,7 @@ def test_offline_says_once_which_file_to_put_where(tmp_path, monkeypatch):
     assert str(tmp_path / "kitchen_microwave_kettle_bottomburner_light-v0.hdf5") in text
     assert "19,560,760 bytes" in text
     assert "build" not in text
-    with pytest.raises(DataError, match="or make one like it: sageplan data build maze2d-umaze-v1$"):
+    with pytest.raises(DataError, match=r"or make one like it: sageplan data build maze2d-umaze-v1$"):
         fetch.get("maze2d-umaze", tmp_path, progress=False)
     assert only(tmp_path) == []
 

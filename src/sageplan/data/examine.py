@@ -112,7 +112,7 @@ def check(path: str | Path, task: str | Task | None = None) -> Report:
     task = catalogue.get(task) if isinstance(task, str) else task or catalogue.recognise(path)
     source = Path(path)
     hdf5 = source.is_file() and source.suffix.lower() in (".hdf5", ".h5")
-    columns, ends, shapes = _read_hdf5(source, task) if hdf5 else _read_other(path)
+    columns, ends, shapes = read_hdf5(source, task) if hdf5 else _read_other(path)
     if task is not None:
         _check_sizes(source.name, task, columns)
     offsets = offsets_from_ends(ends, len(ends))
@@ -146,7 +146,7 @@ def check(path: str | Path, task: str | Task | None = None) -> Report:
     return report if task is None else _with_differences(report, task)
 
 
-def _read_hdf5(path: Path, task: Task | None) -> tuple[dict[str, Array], BoolArray, dict[str, list[int]]]:
+def read_hdf5(path: Path, task: Task | None) -> tuple[dict[str, Array], BoolArray, dict[str, list[int]]]:
     """The arrays that matter, the ends of episodes and the shapes of all."""
     if path.stat().st_size == 0:
         raise FormatError(f"{path}: the file is empty (0 bytes)")

@@ -87,10 +87,10 @@ class Kitchen:
         for name in self.elements:
             self.goal[ELEMENTS[name].where] = ELEMENTS[name].goal
         self._mujoco = load_mujoco("Kitchen")
-        self._model = _kitchen_model(legacy)
-        self._data = [self._mujoco.MjData(self._model) for _ in range(num_envs)]
+        self.model = _kitchen_model(legacy)
+        self._data = [self._mujoco.MjData(self.model) for _ in range(num_envs)]
         self._rngs = [np.random.default_rng(0) for _ in range(num_envs)]
-        self._dt = FRAME_SKIP * float(self._model.opt.timestep)
+        self._dt = FRAME_SKIP * float(self.model.opt.timestep)
         self._readings = np.zeros((num_envs, POSITIONS))  # noisy positions, as last observed
         self._open = np.ones((num_envs, len(self.elements)), np.bool_)  # still to be completed
         workers = min(threads or os.cpu_count() or 1, num_envs)
@@ -100,7 +100,7 @@ class Kitchen:
     def reset(self, index: int, rng: np.random.Generator) -> None:
         self._rngs[index] = rng
         self._open[index] = True
-        self._mujoco.mj_resetData(self._model, self._data[index])
+        self._mujoco.mj_resetData(self.model, self._data[index])
         self.set_positions(index, START)
 
     def set_positions(self, index: int, positions: npt.NDArray[np.floating]) -> None:
@@ -108,7 +108,7 @@ class Kitchen:
         data = self._data[index]
         data.qpos[:] = positions
         data.qvel[:] = 0
-        self._mujoco.mj_forward(self._model, data)
+        self._mujoco.mj_forward(self.model, data)
         self._look(index)
 
     def step(self, actions: Float64Array, live: BoolArray) -> Outcome:
@@ -141,10 +141,10 @@ class Kitchen:
         return {"qpos": data.qpos.copy(), "qvel": data.qvel.copy(), "goal": self.goal.copy(), "completed": done}
 
     def render(self, index: int, width: int, height: int) -> npt.NDArray[np.uint8]:
-        data = self._mujoco.MjData(self._model)  # a copy: a look may not change what happens
+        data = self._mujoco.MjData(self.model)  # a copy: a look may not change what happens
         data.qpos[:] = self._data[index].qpos
-        self._mujoco.mj_kinematics(self._model, data)
-        return picture(self._mujoco, self._model, data, _CAMERA, width, height)
+        self._mujoco.mj_kinematics(self.model, data)
+        return picture(self._mujoco, self.model, data, _CAMERA, width, height)
 
     def close(self) -> None:
         if self._pool is not None:
@@ -153,7 +153,7 @@ class Kitchen:
     def _advance(self, indices: npt.NDArray[np.intp], aims: Float64Array) -> None:
         for index in indices:
             self._data[index].ctrl[:] = aims[index]
-            self._mujoco.mj_step(self._model, self._data[index], FRAME_SKIP)
+            self._mujoco.mj_step(self.model, self._data[index], FRAME_SKIP)
 
     def _look(self, index: int) -> None:
         noise = NOISE * self._rngs[index].uniform(-1, 1, POSITIONS)
