@@ -109,6 +109,15 @@ def test_get_prints_the_path_and_the_hash_it_could_not_compare(cache, tmp_path, 
         server.server_close()
 
 
+def test_an_interrupted_get_says_how_to_go_on(monkeypatch, capsys):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fetch, "get", interrupted)
+    assert run("get", "hopper-medium") == 130
+    assert capsys.readouterr().err == "interrupted; the same command goes on where this one was\n"
+
+
 def test_errors_are_one_line(cache, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("no_proxy", "*")
     monkeypatch.setattr(fetch, "BACK_OFF_SECONDS", 0)

@@ -57,7 +57,11 @@ class Get:
         from sageplan.tasks.catalogue import get as find_task
 
         task = find_task(self.task)
-        path = get(task, self.out, mirrors=self.mirror or None)
+        try:
+            path = get(task, self.out, mirrors=self.mirror or None)
+        except KeyboardInterrupt:
+            Console(stderr=True).print("interrupted; the same command goes on where this one was")
+            raise
         print(path)
         if not task.sha256:
             said = f"a whole HDF5 file; the official SHA-256 is not known, this one has {sha256(path)}"

@@ -184,7 +184,9 @@ def test_antmaze_version_0_is_cut_where_it_was_reset(tmp_path):
 
 def test_files_that_tell_no_task_are_refused(tmp_path):
     path = write(tmp_path / "kitchen-mixed-v0.hdf5", hopper_rows())
-    with pytest.raises(ConfigError, match="kitchen-mixed-v0.hdf5: its name does not tell a task that can be replayed"):
+    with pytest.raises(
+        ConfigError, match=r"kitchen-mixed-v0\.hdf5: its name does not tell a task that can be replayed"
+    ):
         replay_record(path)
 
 
@@ -247,7 +249,7 @@ def test_regenerated_files_do_not_pass_for_real_ones(folders):
 
 def test_what_is_missing_is_named(folders):
     (folders / "empty").mkdir()
-    with pytest.raises(ConfigError, match="empty holds no .hdf5 file"):
+    with pytest.raises(ConfigError, match=r"empty holds no \.hdf5 file"):
         Run(folders / "empty", folders / "policies", folders / "out.md")()
     with pytest.raises(ConfigError, match="at least 2 episodes"):
         Run(folders / "samples", folders / "policies", folders / "out.md", episodes=1)()
