@@ -19,6 +19,7 @@ from sageplan.types import BoolArray
 _STEPS = 2000  # of every runner
 _KITCHENS, _KITCHEN_STEPS = 60, 150
 _MOVED = 0.01  # metres or radians
+_NUDGE = 1e-6  # of every position at the start, to see how much any difference at all makes
 _KETTLE_HEIGHT = 25  # among the positions
 
 
@@ -91,6 +92,8 @@ def kitchen_effects(seed: int) -> dict[str, Any]:
         "kettle_height": {"legacy": _resting_height(True), "modern": _resting_height(False)},
         "moved_something": _share(usual - start),
         "margins": _share(margins - usual),
+        "nudge": _NUDGE,
+        "nudged": _share(_shaken(seed, legacy=True, nudge=_NUDGE) - usual),
         "collision_detection": None,
     }
     if native is not None:
@@ -103,12 +106,13 @@ def kitchen_effects(seed: int) -> dict[str, Any]:
     return record
 
 
-def _shaken(seed: int, *, legacy: bool) -> Float64Array:
+def _shaken(seed: int, *, legacy: bool, nudge: float = 0.0) -> Float64Array:
     """[B, 21] where the objects are in the end."""
     world = kitchen.Kitchen("partial", _KITCHENS, legacy=legacy)
     rng = np.random.default_rng([seed, 4])
     for index in range(_KITCHENS):
         world.reset(index, np.random.default_rng([seed, 5, index]))
+        world.set_positions(index, kitchen.START + nudge)
     actions, live = np.zeros((_KITCHENS, JOINTS)), np.ones(_KITCHENS, np.bool_)
     for _ in range(_KITCHEN_STEPS):
         actions = 0.9 * actions + 0.4 * rng.standard_normal(actions.shape)

@@ -94,7 +94,8 @@ class Run:
         options = f"--samples {self.samples.name} --policies {self.policies.name}"
         options += f" --data {self.data.name}" if self.data else ""
         numbers = f"--episodes {self.episodes} --ant-episodes {self.ant_episodes} --seed {self.seed}"
-        return f"python -m sageplan.experiments.fidelity {options} --out {self.out.name} {numbers}"
+        out = self.out.name if self.out.is_absolute() else self.out.as_posix()
+        return f"python -m sageplan.experiments.fidelity {options} --out {out} {numbers}"
 
     def runner(self, name: str, policy: StoredPolicy) -> dict[str, Any]:
         """A medium policy, drawing its actions as it did for D4RL, against what D4RL's file holds of it."""
@@ -110,6 +111,8 @@ class Run:
             "task": task.name,
             "return": returns,
             "length": spread(found.lengths),
+            "median_return": float(np.median(found.returns)),
+            "below_half_of_median": float((found.returns < np.median(found.returns) / 2).mean()),
             "fell": float(found.terminated.mean()),
             "published": {
                 "return": {"mean": published[0], "std": published[1], "episodes": facts.episodes},
