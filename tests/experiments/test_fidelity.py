@@ -238,7 +238,7 @@ def test_the_report(folders, monkeypatch):
     assert len(record["maze2d"]) == 3
     for heading in ("One step from recorded states", "Returns of D4RL's own policies", "What is known to differ"):
         assert f"## {heading}\n" in page
-    for known in ("AntMaze's contacts", "Warm start", "Kitchen's contacts", "Maze2D reference maxima", "Terminal steps"):
+    for known in ("AntMaze's contacts", "Warm start", "Kitchen's contacts", "Maze2D reference maxima", "Terminal"):
         assert f"- **{known}" in page
     assert abs(hopper["standard_errors_apart"]) > 2
     assert f"hopper-medium-v2 is {100 * (hopper['return']['mean'] / 1422.06 - 1):+.1f} % off" in page
