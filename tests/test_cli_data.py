@@ -69,12 +69,13 @@ def test_list_shows_every_task_and_what_is_here(cache, capsys):
     write(cache / "walker2d-medium-v2.hdf5", rows=60_000)
     assert run("list") == 0
     text = capsys.readouterr().out
-    lines = {name: next(line for line in text.splitlines() if f" {name} " in line) for name in TASKS}
+    lines = {name: next(line for line in text.splitlines() if line.startswith(f"{name} ")) for name in TASKS}
     assert len(lines) == 18
-    assert lines["hopper-medium-v2"].split("│")[3:-1] == ["    11 ", "      3 ", "  1000 ", "       2.4 MB "]
+    assert lines["hopper-medium-v2"].split()[1:] == ["11", "3", "1000", "2.4", "MB", "hopper_medium-v2.hdf5"]
+    assert all(line.endswith(TASKS[name].file_name) for name, line in lines.items())
     assert " 4.9 MB " in lines["walker2d-medium-v2"]
     assert sum(" no " in line for line in lines.values()) == 16
-    assert f"cache: {cache}" in text
+    assert f"in the cache, {cache} (set SAGEPLAN_DATA" in text
 
 
 def test_get_prints_the_path_and_the_hash_it_could_not_compare(cache, tmp_path, capsys, monkeypatch):
@@ -97,11 +98,24 @@ def test_get_prints_the_path_and_the_hash_it_could_not_compare(cache, tmp_path, 
         lines = capsys.readouterr().out.splitlines()
         assert lines[0] == str(cache / source.name)
         assert lines[1].endswith(fetch.sha256(source))
+        with h5py.File(cache / source.name, "a") as file:
+            file.attrs["description"] = "made by hand"
+        assert run("get", "maze2d-umaze") == 0
+        assert "not the official file, which had no such note: made by hand" in capsys.readouterr().out
         assert run("get", "maze2d-umaze", "--mirror", address, "--out", str(tmp_path / "other")) == 0
         assert (tmp_path / "other" / source.name).read_bytes() == source.read_bytes()
     finally:
         server.shutdown()
         server.server_close()
+
+
+def test_an_interrupted_get_says_how_to_go_on(monkeypatch, capsys):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fetch, "get", interrupted)
+    assert run("get", "hopper-medium") == 130
+    assert capsys.readouterr().err == "interrupted; the same command goes on where this one was\n"
 
 
 def test_errors_are_one_line(cache, tmp_path, capsys, monkeypatch):

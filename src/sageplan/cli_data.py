@@ -27,18 +27,14 @@ class List:
         from sageplan.data.cache import VARIABLE, cache_folder, find, size_text
         from sageplan.tasks.catalogue import TASKS
 
-        table = Table(title="Tasks of D4RL", title_justify="left")
-        for heading in ("task", "file"):
-            table.add_column(heading, overflow="fold")
-        for heading in ("state", "action", "steps", "in the cache"):
-            table.add_column(heading, justify="right")
+        # lines rather than a table, whose columns a narrow terminal would cut; what is longest stands last
+        line = "{:<28} {:>5} {:>6} {:>5} {:>11}  {}"
+        print(line.format("task", "state", "action", "steps", "here", "official file"))
         for task in TASKS.values():
             path = find(task)
             here = "no" if path is None else size_text(path.stat().st_size)
-            sizes = (str(number) for number in (task.state_dim, task.action_dim, task.step_limit))
-            table.add_row(task.name, task.file_name, *sizes, here)
-        out.print(table)
-        out.print(f"cache: {escape(str(cache_folder()))} (set {VARIABLE} to have it elsewhere)", soft_wrap=True)
+            print(line.format(task.name, task.state_dim, task.action_dim, task.step_limit, here, task.file_name))
+        print(f"here: in the cache, {cache_folder()} (set {VARIABLE} to have it elsewhere)")
 
 
 @dataclass
@@ -56,16 +52,22 @@ class Get:
     """folders on the net that hold such files, in place of D4RL's own address and the copies known"""
 
     def run(self) -> None:
+        from sageplan.data.examine import says_of_itself
         from sageplan.data.fetch import get, sha256
         from sageplan.tasks.catalogue import get as find_task
 
         task = find_task(self.task)
-        path = get(task, self.out, mirrors=self.mirror or None)
+        try:
+            path = get(task, self.out, mirrors=self.mirror or None)
+        except KeyboardInterrupt:
+            Console(stderr=True).print("interrupted; the same command goes on where this one was")
+            raise
         print(path)
         if not task.sha256:
-            out.print(
-                f"a whole HDF5 file; the official SHA-256 is not known, this one has {sha256(path)}", soft_wrap=True
-            )
+            said = f"a whole HDF5 file; the official SHA-256 is not known, this one has {sha256(path)}"
+            if own := says_of_itself(path):
+                said = f"not the official file, which had no such note: {own}"
+            out.print(escape(said), soft_wrap=True)
 
 
 @dataclass

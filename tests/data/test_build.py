@@ -76,13 +76,13 @@ def test_stale_rows_are_those_of_d4rls_script(tmp_path):
 
 
 def test_the_controller_answers_what_it_saw(monkeypatch):
-    asked, act = [], maze2d._WaypointController.act
+    asked, act = [], maze2d.WaypointController.act
 
     def listen(controller, states):
         asked.append(states[0].copy())
         return act(controller, states)
 
-    monkeypatch.setattr(maze2d._WaypointController, "act", listen)
+    monkeypatch.setattr(maze2d.WaypointController, "act", listen)
     recorded = record("umaze", 3_000, num_envs=1, stale_rows=True)
     np.testing.assert_array_equal(asked, recorded.observations)
     assert (recorded.observations != recorded.states).any(1).sum() > 20

@@ -133,7 +133,7 @@ def test_json_holds_everything_and_no_nan(tmp_path, world):
 
 
 def test_an_infinite_error_is_null_in_json(tmp_path, world, monkeypatch):
-    broken = lambda task, qpos, *_: SimpleNamespace(observations=np.full((len(qpos), 11), np.nan), rewards=np.ones(len(qpos)))  # fmt: skip  # noqa: E501, E731
+    broken = lambda task, qpos, *_, **__: SimpleNamespace(observations=np.full((len(qpos), 11), np.nan), rewards=np.ones(len(qpos)))  # fmt: skip  # noqa: E501, E731
     monkeypatch.setattr(sys.modules["sageplan.tasks.replay"], "one_step", broken)
     report = check(write(tmp_path / "hopper-medium-v2.hdf5", coherent()))
     assert report.replay.median == np.inf
@@ -172,7 +172,7 @@ def test_a_missing_end_shows_as_a_jump(tmp_path, world):
         columns["observations"][start:, 0] += 5
     report = check(write(tmp_path / "hopper-medium-v2.hdf5", columns))
     assert (report.boundaries.jumps_inside, report.boundaries.jumps_across, report.boundaries.across) == (1, 1, 1)
-    assert any("positions jump on 1 steps within episodes" in text for text in report.differences)
+    assert any("positions jump on 1 step within episodes" in text for text in report.differences)
 
 
 # ---- conventions of the domains --------------------------------------------------------------------
@@ -331,7 +331,7 @@ def test_maze2d_rewards_of_either_convention(tmp_path, world, monkeypatch, after
     assert 10 < rewards.sum() < 190
     one_step = sys.modules["sageplan.tasks.replay"].one_step
 
-    def rewarded(*arguments):
+    def rewarded(*arguments, **_):
         moved = one_step(*arguments).observations
         return SimpleNamespace(observations=moved, rewards=maze.reward(moved[:, :2]))
 

@@ -222,6 +222,67 @@ def test_the_next_call_goes_on_too(serve, tmp_path):
     assert len(only(tmp_path)) == 1
 
 
+def test_tries_are_counted_anew_when_one_has_got_on(serve, tmp_path, monkeypatch):
+    monkeypatch.setattr(fetch, "_GOT_ON", 1000)
+    address, script = serve(faults=["truncate"] * 9)  # each sends half of the rest
+    assert get(known(), tmp_path, address).read_bytes() == CONTENT
+    assert len(script.requests) == 10 > fetch.TRIES
+
+
+def test_a_server_that_never_gets_further_is_given_up(serve, tmp_path, monkeypatch):
+    monkeypatch.setattr(fetch, "_GOT_ON", 1000)
+    address, script = serve(faults=["truncate"] * 99, ranges=False)
+    with pytest.raises(DataError, match="connection ended after"):
+        get(known(), tmp_path, address)
+    assert len(script.requests) == 4
+
+
+def test_a_network_that_goes_away_meanwhile_is_waited_for(serve, tmp_path, monkeypatch):
+    address, _ = serve(faults=["truncate"])
+    real, calls = fetch.urllib.request.urlopen, []
+
+    def flaky(*args, **kwargs):
+        calls.append(args)
+        if len(calls) == 2:
+            raise fetch.urllib.error.URLError(fetch.socket.gaierror(-3, "Temporary failure in name resolution"))
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(fetch.urllib.request, "urlopen", flaky)
+    assert get(known(), tmp_path, address).read_bytes() == CONTENT
+    assert len(calls) == 3
+
+
+def test_a_mirror_that_does_not_answer_leaves_the_part_of_another_alone(serve, tmp_path):
+    address, script = serve(faults=["truncate"] + [500] * 3)
+    missing, _ = serve(faults=[404])
+    other, _ = serve(content=CONTENT[:-1])
+    with pytest.raises(DataError, match="HTTP 404"):
+        get(known(), tmp_path, address, missing, other)
+    assert (tmp_path / (known().file_name + ".part")).read_bytes() == CONTENT[:HALF]
+    assert get(known(), tmp_path, address).read_bytes() == CONTENT
+    assert script.requests[-1][1] == f"bytes={HALF}-"
+
+
+def test_what_was_interrupted_while_it_was_verified_is_not_downloaded_again(serve, tmp_path, monkeypatch):
+    address, script = serve()
+    with monkeypatch.context() as patch:
+        patch.setattr(fetch, "_fault", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            get(known(), tmp_path, address)
+    assert only(tmp_path) == [known().file_name + ".part", known().file_name + ".part.json"]
+    assert get(known(), tmp_path, address).read_bytes() == CONTENT
+    assert len(script.requests) == 1
+
+
+def test_pieces_that_do_not_fit_are_asked_for_once_more(serve, tmp_path):
+    address, script = serve(faults=["truncate"] + [500] * 3, etag="", content=CONTENT[::-1])
+    with pytest.raises(DataError):
+        get(known(), tmp_path, address)
+    script.content = CONTENT  # another file of the same size, which a server without validators does not tell
+    assert get(known(), tmp_path, address).read_bytes() == CONTENT
+    assert [request[1] for request in script.requests[-2:]] == [f"bytes={HALF}-", None]
+
+
 def test_without_a_validator_the_size_must_agree(serve, tmp_path):
     address, script = serve(faults=["truncate"], etag="")
     assert get(known(), tmp_path, address).read_bytes() == CONTENT
@@ -333,6 +394,9 @@ def test_offline_says_once_which_file_to_put_where(tmp_path, monkeypatch):
     assert catalogue.get("kitchen-mixed").url in text
     assert str(tmp_path / "kitchen_microwave_kettle_bottomburner_light-v0.hdf5") in text
     assert "19,560,760 bytes" in text
+    assert "build" not in text
+    with pytest.raises(DataError, match=r"or make one like it: sageplan data build maze2d-umaze-v1$"):
+        fetch.get("maze2d-umaze", tmp_path, progress=False)
     assert only(tmp_path) == []
 
 
@@ -394,6 +458,21 @@ class _Full:
 
     def __exit__(self, *_):
         self._file.close()
+
+
+def test_a_lock_that_was_replaced_meanwhile_is_no_lock(tmp_path, monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+    path, real = tmp_path / UMAZE.file_name, fcntl.flock
+
+    def late(file, how):
+        lock = path.with_name(path.name + ".lock")
+        lock.unlink()
+        lock.write_text("")
+        real(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(ConfigError, match="another process"), fetch._alone(path):
+        pytest.fail("two would have it")
 
 
 def test_two_downloads_of_one_file_do_not_mix(serve, tmp_path):

@@ -151,7 +151,10 @@ def test_unknown_runner():
 
 
 def test_d4rls_own_hopper_policy_earns_what_it_did_in_d4rl(d4rl_policy):
-    """Published of the official hopper-medium file: 457 steps and a return of 1422 (σ 379) per episode."""
+    """The official hopper-medium file: 1M rows in 2187 episodes, and a return of 1422 (σ 379) per episode.
+
+    The return is what Decision Transformer's loader prints of that file, as several public copies of it record.
+    """
     act, rng = d4rl_policy("hopper_medium"), np.random.default_rng(0)
     envs = sageplan.tasks.make_vector("hopper-medium-v2", 100, seeds=0)
     observations, _ = envs.reset()

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from sageplan.errors import ConfigError, MissingExtraError
-from sageplan.tasks import antmaze, locomotion
+from sageplan.tasks import antmaze, kitchen, locomotion
 from sageplan.tasks.maze2d import Maze, PointMaze
 from sageplan.tasks.physics import compile_model, gymnasium_spec, load_mujoco
 
@@ -30,6 +30,7 @@ def test_versions_outside_the_range_are_refused_by_every_task(monkeypatch, versi
         lambda: locomotion.Locomotion("hopper", 1),
         lambda: antmaze.AntMaze("medium", 1),
         lambda: PointMaze(Maze.named("umaze"), 1),
+        lambda: kitchen.Kitchen("partial", 1),
     ):
         with pytest.raises(ConfigError, match=message):
             make()

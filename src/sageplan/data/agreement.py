@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,11 +34,38 @@ class Replay:
     reward_median: float | None
 
 
+class RowErrors(NamedTuple):
+    """Errors of one simulated step from each of `rows` [n].
+
+    states   [n] of the largest component; ∞ where the simulation broke down
+    rewards  [n] None where the data do not tell what was rewarded
+    """
+
+    rows: IntArray
+    states: Array
+    rewards: Array | None
+
+
 def replay(task: Task, columns: Mapping[str, Array], ends: BoolArray) -> tuple[Replay | None, list[str]]:
-    """The errors, unless these data cannot be replayed, and what has to be said about them.
+    """The errors, unless these data cannot be replayed, and what has to be said about them."""
+    errors, notes = row_errors(task, columns, ends)
+    if errors is None:
+        return None, notes
+    median, p95 = (float(np.quantile(errors.states, share, method="higher")) for share in (0.5, 0.95))  # ∞ has no mean
+    rewards = None
+    if errors.rewards is not None and np.isfinite(errors.rewards).any():
+        rewards = float(np.nanmedian(errors.rewards))
+    return Replay(len(errors.rows), median, p95, rewards), notes
+
+
+def row_errors(
+    task: Task, columns: Mapping[str, Array], ends: BoolArray, *, legacy: bool = True
+) -> tuple[RowErrors | None, list[str]]:
+    """The same row by row.
 
     columns  observations, actions and, where recorded, rewards, next_observations, infos/qpos and infos/qvel [N, ·]
     ends     [N] last rows of episodes; what followed them is not recorded
+    legacy   undo what has changed in MuJoCo since D4RL
     """
     if task.domain == "kitchen":
         return None, ["no replay: kitchen observations are noisy and do not tell velocities"]
@@ -54,7 +81,7 @@ def replay(task: Task, columns: Mapping[str, Array], ends: BoolArray) -> tuple[R
         return None, [*notes, "no replay: no row has a whole state and a row that follows it"]
     target = following[rows] if following is not None else columns["observations"][rows + 1]
     try:
-        simulated = one_step(task, qpos[rows], qvel[rows], columns["actions"][rows])
+        simulated = one_step(task, qpos[rows], qvel[rows], columns["actions"][rows], legacy=legacy)
     except MissingExtraError as error:
         return None, [*notes, f"no replay: {error}"]
     errors = np.abs(simulated.observations - target).max(1)
@@ -62,10 +89,8 @@ def replay(task: Task, columns: Mapping[str, Array], ends: BoolArray) -> tuple[R
     if broken.any():
         notes.append(f"the simulation broke down in {broken.sum()} of {len(rows)} replayed rows, which count as ∞")
         errors[broken] = np.inf
-    reward_median, said = _reward_error(task, columns, rows, simulated.rewards)
-    median, p95 = (float(np.quantile(errors, share, method="higher")) for share in (0.5, 0.95))  # ∞ has no mean
-    summary = Replay(len(rows), median, p95, reward_median)
-    return summary, notes + said
+    rewards, said = _reward_errors(task, columns, rows, simulated.rewards)
+    return RowErrors(rows, errors, rewards), notes + said
 
 
 def _states(task: Task, columns: Mapping[str, Array]) -> tuple[Array, Array, list[str]]:
@@ -106,9 +131,9 @@ def _rows(
     return rows.astype(np.int64), notes
 
 
-def _reward_error(
+def _reward_errors(
     task: Task, columns: Mapping[str, Array], rows: IntArray, simulated: Array
-) -> tuple[float | None, list[str]]:
+) -> tuple[Array | None, list[str]]:
     recorded = columns.get("rewards")
     if recorded is None:
         return None, []
@@ -126,5 +151,4 @@ def _reward_error(
             f"{counts['after']:,} from those of the state after it"
         )
         error = own if counts["before"] <= counts["after"] else error
-    median = float(np.nanmedian(error)) if np.isfinite(error).any() else None
-    return median, notes
+    return error, notes

@@ -112,7 +112,7 @@ def check(path: str | Path, task: str | Task | None = None) -> Report:
     task = catalogue.get(task) if isinstance(task, str) else task or catalogue.recognise(path)
     source = Path(path)
     hdf5 = source.is_file() and source.suffix.lower() in (".hdf5", ".h5")
-    columns, ends, shapes = _read_hdf5(source, task) if hdf5 else _read_other(path)
+    columns, ends, shapes = read_hdf5(source, task) if hdf5 else _read_other(path)
     if task is not None:
         _check_sizes(source.name, task, columns)
     offsets = offsets_from_ends(ends, len(ends))
@@ -121,7 +121,7 @@ def check(path: str | Path, task: str | Task | None = None) -> Report:
     returns, scores, said = _returns(task, columns, offsets)
     lengths = Spread.of(np.diff(offsets))
     assert lengths is not None, "there is a row, so there is an episode"
-    if hdf5 and (description := _description(source)):
+    if hdf5 and (description := says_of_itself(source)):
         said.insert(0, f"the file says of itself: {description}")
     if task is None:
         said.append("no task of D4RL is known for this file, so nothing was compared or replayed (--task names one)")
@@ -146,7 +146,7 @@ def check(path: str | Path, task: str | Task | None = None) -> Report:
     return report if task is None else _with_differences(report, task)
 
 
-def _read_hdf5(path: Path, task: Task | None) -> tuple[dict[str, Array], BoolArray, dict[str, list[int]]]:
+def read_hdf5(path: Path, task: Task | None) -> tuple[dict[str, Array], BoolArray, dict[str, list[int]]]:
     """The arrays that matter, the ends of episodes and the shapes of all."""
     if path.stat().st_size == 0:
         raise FormatError(f"{path}: the file is empty (0 bytes)")
@@ -174,10 +174,11 @@ def _read_hdf5(path: Path, task: Task | None) -> tuple[dict[str, Array], BoolArr
     return columns, ends, shapes
 
 
-def _description(path: Path) -> str:
+def says_of_itself(path: Path) -> str:
     """What made the file, if it was not D4RL: theirs have no attributes."""
     with h5py.File(path, "r") as file:
-        return str(file.attrs.get("description", ""))[:300]
+        text = str(file.attrs.get("description", ""))
+        return text if len(text) <= 300 else text[:299].rstrip() + "…"
 
 
 def _read_other(path: str | Path) -> tuple[dict[str, Array], BoolArray, dict[str, list[int]]]:
@@ -286,7 +287,8 @@ def _with_differences(report: Report, task: Task) -> Report:
     if task.domain != "kitchen" and report.lengths.max > longest:
         found.append(f"an episode has {report.lengths.max:,.0f} rows, the task's limit makes {longest:,}")
     if flags.jumps_inside:
-        found.append(f"positions jump on {flags.jumps_inside:,} steps within episodes")
+        steps = "1 step" if flags.jumps_inside == 1 else f"{flags.jumps_inside:,} steps"
+        found.append(f"positions jump on {steps} within episodes")
     return replace(report, differences=found)
 
 

@@ -27,10 +27,11 @@ from sageplan.tasks import catalogue
 from sageplan.tasks.catalogue import Task
 from sageplan.training.progress import Bars
 
-TRIES = 4  # per address, beginning with the first
+TRIES = 4  # per address, beginning with the first; counted anew when a try has got on
 BACK_OFF_SECONDS = 1.0  # before the second try; doubled before each further one
 STALL_SECONDS = 30.0  # without a byte
 _BLOCK = 1 << 18
+_GOT_ON = 1 << 20  # bytes that a try must add to count as such
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
@@ -64,9 +65,10 @@ def get(
         return path
     size = f" ({task.bytes:,} bytes)" if task.bytes else ""
     told = "; ".join(f"{', '.join(hosts)}: {reason}" for reason, hosts in failures.items())
+    build = f", or make one like it: sageplan data build {task.name}" if task.domain == "maze2d" else ""
     raise DataError(
         f"{task.name} could not be downloaded ({told}); "
-        f"get {task.url} on a machine that can, and put it here as {path}{size}"
+        f"get {task.url} on a machine that can, and put it here as {path}{size}{build}"
     )
 
 
@@ -75,10 +77,11 @@ def _from_any(addresses: list[str], path: Path, task: Task, bars: Bars) -> dict[
     failures: dict[str, list[str]] = {}
     for address in addresses:
         download = _Download(address, path, task)
-        reason = "not tried"
-        for attempt in range(TRIES):
-            if attempt:
-                time.sleep(BACK_OFF_SECONDS * 2 ** (attempt - 1))
+        reason, failed = "not tried", 0
+        while failed < TRIES:
+            if failed:
+                time.sleep(BACK_OFF_SECONDS * 2 ** (failed - 1))
+            furthest = download.furthest
             try:
                 download.run(bars)
                 return None
@@ -89,8 +92,9 @@ def _from_any(addresses: list[str], path: Path, task: Task, bars: Bars) -> dict[
                 if isinstance(error, OSError) and error.errno in _OF_THE_DISK:
                     raise _unwritable(path, error) from None
                 reason = _reason(error)
-                if _offline(error):
+                if _offline(error) and not download.furthest:
                     break
+                failed = 1 if download.furthest >= furthest + _GOT_ON else failed + 1
         hosts = failures.setdefault(reason, [])
         if (host := urllib.parse.urlsplit(address).netloc or address) not in hosts:
             hosts.append(host)
@@ -105,16 +109,24 @@ class _Download:
     """One address, and what has been received from it so far.
 
     `FILE.part` holds the bytes; `FILE.part.json` says whose they are, so that those of two files are never joined.
+    Another address's part is left alone until this one answers.
+
+    furthest  most bytes there have been at once
     """
 
     def __init__(self, address: str, path: Path, task: Task) -> None:
         self._address, self._path, self._task = address, path, task
         self._part = path.with_name(path.name + ".part")
         self._origin = path.with_name(path.name + ".part.json")
+        self._own = False  # whether the part is of this address
+        self.furthest = 0
 
     def run(self, bars: Bars) -> None:
         """Receive the rest, verify it and put it in place."""
         done, origin = self._received()
+        if done and done == origin["total"]:  # interrupted while it was verified
+            self._finish(resumed=True)
+            return
         headers = {"User-Agent": f"sageplan/{__version__}", "Accept-Encoding": "identity"}
         if done:
             headers["Range"] = f"bytes={done}-"
@@ -146,19 +158,24 @@ class _Download:
             validator = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
             validator = "" if validator.startswith("W/") else validator
             record = {"address": self._address, "total": total, "validator": validator}
+            if not resumed:  # first, so that old bytes never stand under the new record
+                self._part.unlink(missing_ok=True)
             self._origin.write_text(json.dumps(record))
+            self._own = True
             self._receive(answer, done, total, bars)
-        self._finish()
+        self._finish(resumed)
 
     def _received(self) -> tuple[int, dict[str, Any]]:
         """How many bytes there are to go on from, and whence."""
         try:
             origin = json.loads(self._origin.read_text())
             if origin["address"] == self._address and {"total", "validator"} <= origin.keys():
-                return self._part.stat().st_size, origin
+                done, self._own = self._part.stat().st_size, True
+                self.furthest = max(self.furthest, done)
+                return done, origin
         except (OSError, ValueError, KeyError, TypeError):
             pass
-        self._forget()
+        self._own = False
         return 0, {}
 
     def _total(self, answer: Any, done: int) -> int | None:
@@ -181,23 +198,26 @@ class _Download:
             while block := answer.read1(_BLOCK):
                 file.write(block)
                 done += len(block)
+                self.furthest = max(self.furthest, done)
                 if job is not None:
                     job.update(done // 10**6, "MB")
         if total is not None and done != total:
             raise ConnectionError(f"the connection ended after {done:,} of {total:,} bytes")
 
-    def _finish(self) -> None:
+    def _finish(self, resumed: bool) -> None:
         if fault := _fault(self._part, self._task):
             self._forget()
-            raise _RefusedError(f"what it sent {fault}")
+            # pieces may not have belonged together, so what came in several is asked for once more, whole
+            raise (ConnectionError if resumed else _RefusedError)(f"what it sent {fault}")
         with self._part.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(self._part, self._path)
         self._origin.unlink(missing_ok=True)
 
     def _forget(self) -> None:
-        self._part.unlink(missing_ok=True)
-        self._origin.unlink(missing_ok=True)
+        if self._own:
+            self._part.unlink(missing_ok=True)
+            self._origin.unlink(missing_ok=True)
 
 
 def sha256(path: Path) -> str:
@@ -256,6 +276,8 @@ def _alone(path: Path) -> Iterator[None]:
     with lock.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not lock.exists() or not os.path.samestat(os.fstat(file.fileno()), lock.stat()):
+                raise BlockingIOError  # whoever held it before has just deleted it, and a third has made a new one
         except BlockingIOError:
             raise ConfigError(f"{path} is being downloaded by another process; wait for it") from None
         try:

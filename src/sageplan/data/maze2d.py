@@ -94,7 +94,7 @@ def record(
 
     rng = np.random.default_rng(seed)
     env = PointMaze(maze, num_envs)
-    controller = _WaypointController(maze, num_envs, rng)
+    controller = WaypointController(maze, num_envs, rng)
     state = env.reset(rng.integers(2**32, size=num_envs)).astype(np.float32)
     seen = state
     everyone = np.arange(num_envs)
@@ -124,7 +124,7 @@ def record(
     return Recording(observations, states, actions, goals, ends)
 
 
-class _WaypointController:
+class WaypointController:
     """PD control of B balls along shortest paths of slightly displaced cells, each to its own goal cell."""
 
     def __init__(self, maze: Maze, num_envs: int, rng: np.random.Generator) -> None:
@@ -137,13 +137,16 @@ class _WaypointController:
         self.goals = np.zeros((num_envs, 2))
         self._everyone = np.arange(num_envs)
 
-    def new_goals(self, envs: IntArray, states: npt.NDArray[np.floating]) -> None:
-        """Send the balls `envs` [k], which are in states [k, 4], to random cells.
+    def new_goals(self, envs: IntArray, states: npt.NDArray[np.floating], goal: IntArray | None = None) -> None:
+        """Send the balls `envs` [k], which are in states [k, 4], to cell `goal` [2], or to random ones.
 
         D4RL displaces goals by up to 0.1, but its controller rounds that away.
         """
         starts = self._number[tuple(self._maze.cells(states[:, :2]).T)]
-        goals = self._rng.integers(len(self._maze.free), size=len(envs))
+        if goal is None:
+            goals = self._rng.integers(len(self._maze.free), size=len(envs))
+        else:
+            goals = np.full(len(envs), self._number[tuple(goal)])
         path = self._paths[starts, goals]
         jitter = self._rng.uniform(0, _WAYPOINT_JITTER, (*path.shape, 2))
         jitter[path == goals[:, None]] = 0

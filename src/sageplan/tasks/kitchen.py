@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sageplan.errors import ConfigError, MissingExtraError
+from sageplan.tasks.physics import load_mujoco
 from sageplan.tasks.raycast import Camera, picture
 from sageplan.tasks.world import Float64Array, Outcome
 from sageplan.types import BoolArray
@@ -85,11 +86,11 @@ class Kitchen:
         self.goal = np.zeros(POSITIONS)
         for name in self.elements:
             self.goal[ELEMENTS[name].where] = ELEMENTS[name].goal
-        self._mujoco = _import_mujoco()
-        self._model = _kitchen_model(legacy)
-        self._data = [self._mujoco.MjData(self._model) for _ in range(num_envs)]
+        self._mujoco = load_mujoco("Kitchen")
+        self.model = _kitchen_model(legacy)
+        self._data = [self._mujoco.MjData(self.model) for _ in range(num_envs)]
         self._rngs = [np.random.default_rng(0) for _ in range(num_envs)]
-        self._dt = FRAME_SKIP * float(self._model.opt.timestep)
+        self._dt = FRAME_SKIP * float(self.model.opt.timestep)
         self._readings = np.zeros((num_envs, POSITIONS))  # noisy positions, as last observed
         self._open = np.ones((num_envs, len(self.elements)), np.bool_)  # still to be completed
         workers = min(threads or os.cpu_count() or 1, num_envs)
@@ -99,7 +100,7 @@ class Kitchen:
     def reset(self, index: int, rng: np.random.Generator) -> None:
         self._rngs[index] = rng
         self._open[index] = True
-        self._mujoco.mj_resetData(self._model, self._data[index])
+        self._mujoco.mj_resetData(self.model, self._data[index])
         self.set_positions(index, START)
 
     def set_positions(self, index: int, positions: npt.NDArray[np.floating]) -> None:
@@ -107,7 +108,7 @@ class Kitchen:
         data = self._data[index]
         data.qpos[:] = positions
         data.qvel[:] = 0
-        self._mujoco.mj_forward(self._model, data)
+        self._mujoco.mj_forward(self.model, data)
         self._look(index)
 
     def step(self, actions: Float64Array, live: BoolArray) -> Outcome:
@@ -140,10 +141,10 @@ class Kitchen:
         return {"qpos": data.qpos.copy(), "qvel": data.qvel.copy(), "goal": self.goal.copy(), "completed": done}
 
     def render(self, index: int, width: int, height: int) -> npt.NDArray[np.uint8]:
-        data = self._mujoco.MjData(self._model)  # a copy: a look may not change what happens
+        data = self._mujoco.MjData(self.model)  # a copy: a look may not change what happens
         data.qpos[:] = self._data[index].qpos
-        self._mujoco.mj_kinematics(self._model, data)
-        return picture(self._mujoco, self._model, data, _CAMERA, width, height)
+        self._mujoco.mj_kinematics(self.model, data)
+        return picture(self._mujoco, self.model, data, _CAMERA, width, height)
 
     def close(self) -> None:
         if self._pool is not None:
@@ -152,7 +153,7 @@ class Kitchen:
     def _advance(self, indices: npt.NDArray[np.intp], aims: Float64Array) -> None:
         for index in indices:
             self._data[index].ctrl[:] = aims[index]
-            self._mujoco.mj_step(self._model, self._data[index], FRAME_SKIP)
+            self._mujoco.mj_step(self.model, self._data[index], FRAME_SKIP)
 
     def _look(self, index: int) -> None:
         noise = NOISE * self._rngs[index].uniform(-1, 1, POSITIONS)
@@ -164,18 +165,10 @@ class Kitchen:
         return np.stack([np.linalg.norm(off[:, ELEMENTS[name].where], axis=1) for name in self.elements], axis=1)
 
 
-def _import_mujoco() -> Any:
-    try:
-        import mujoco
-    except ImportError as error:
-        raise MissingExtraError("mujoco", "tasks", "Kitchen") from error
-    return mujoco
-
-
 @functools.cache
 def _kitchen_model(legacy: bool) -> Any:
     """The compiled model, shared by all who simulate it."""
-    mujoco = _import_mujoco()
+    mujoco = load_mujoco("Kitchen")
     # found without importing it, which would register dozens of environments
     package = importlib.util.find_spec("gymnasium_robotics")
     if package is None or not package.submodule_search_locations:
