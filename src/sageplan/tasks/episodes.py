@@ -27,7 +27,7 @@ def create_world(task: Task, num_envs: int, *, legacy: bool = True) -> World:
         return Maze2DWorld(task.world, num_envs)
     from sageplan.tasks.kitchen import Kitchen
 
-    return Kitchen(task.variant, num_envs)
+    return Kitchen(task.variant, num_envs, legacy=legacy)
 
 
 def episode_generator(seed: int, number: int) -> np.random.Generator:
