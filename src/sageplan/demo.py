@@ -80,5 +80,5 @@ def _draw_plans(gate: Gate, data: Trajectories, maze: Maze, path: Path, seed: in
     record["AUROC, through a wall against possible"] = auroc(
         moved_energy[~possible].mean(1), moved_energy[possible].mean(1)
     )
-    out.print("Mean energy of motions: " + ", ".join(f"{name} {value:.3f}" for name, value in record.items()))
+    out.print("Mean energy of motions: " + ", ".join(f"{name} {value:.2g}" for name, value in record.items()))
     return record

@@ -65,7 +65,7 @@ def energy_histogram(path: Path, groups: dict[str, npt.NDArray[Any]], marks: dic
                         ha="right", va="top", xytext=(-2, -2), textcoords="offset points")  # fmt: skip
         ax.set(xscale="log", xlabel="energy of one transition", ylabel="share of transitions (%)", title=title)
         if len(groups) > 1:
-            ax.legend(loc="upper left")
+            ax.legend(loc="upper center")
 
 
 def localisation(path: Path, results: list[Localisation], title: str) -> None:
@@ -92,15 +92,15 @@ def localisation(path: Path, results: list[Localisation], title: str) -> None:
                 ax.plot(offset, middle, color=colour, label=name)
             ax.axvspan(0, int(result.mask[0].sum()) - 1, color=GREY, alpha=0.18, lw=0)
             ax.set(title=f"{names[result.kind]}\nAUROC {result.auroc:.3f}", xlabel="step, from the corruption's first",
-                   ylim=(0, None))  # fmt: skip
+                   yscale="log")  # fmt: skip
         axes[0].set_ylabel(f"{title}\nenergy")
-        axes[0].legend(loc="upper right", fontsize=8)
+        axes[0].legend(loc="center right", fontsize=8)
 
 
 def discrimination(path: Path, auroc: dict[str, float], title: str) -> None:
     """Bars of AUROC by method; the simulator, where there is one, is a line."""
     bars = {name: value for name, value in auroc.items() if name != "simulator"}
-    with figure(path, (5.2, 0.8 + 0.42 * len(bars))) as (ax,):
+    with figure(path, (5.2, 0.8 + 0.42 * max(2, len(bars)))) as (ax,):
         for row, (name, value) in enumerate(bars.items()):
             label, colour = _METHODS[name]
             ax.barh(row, value - 0.5, left=0.5, color=colour, height=0.62)
@@ -119,7 +119,7 @@ def draw_maze(ax: Any, maze: Maze) -> None:
     rows, cols = maze.walls.shape
     ax.imshow(np.where(maze.walls, 0.72, 1.0), cmap="gray", vmin=0, vmax=1, extent=(-0.7, cols - 0.7, rows - 0.7, -0.7))
     ax.plot(*maze.goal[::-1], marker="*", ms=9, color=GREEN, mec="none")
-    ax.set(xticks=[], yticks=[])
+    ax.set(xticks=[], yticks=[], xlim=(-0.7, cols - 0.7), ylim=(rows - 0.7, -0.7), autoscale_on=False)
     ax.spines[:].set_visible(False)
 
 
