@@ -15,7 +15,7 @@ import torch
 pytest.importorskip("gymnasium")
 pytest.importorskip("mujoco")
 
-from toy_planner import STEPS, Between, Hops, Networked, Pushes, nearness, short, upright
+from toy_planner import STEPS, Between, Hops, Pushes, Rounding, nearness, short, upright
 
 from sageplan import Gate
 from sageplan.errors import ConfigError, DataError, EvaluationError
@@ -29,6 +29,7 @@ from sageplan.gate.gate import Gate as GateClass
 from sageplan.tasks import make
 from sageplan.tasks.maze2d import Maze, PointMaze
 from sageplan.tasks.maze2d_world import Maze2DWorld
+from sageplan.training.progress import Bars
 from sageplan.types import Plans
 
 CONFIG = RolloutConfig(candidates=10, block=2, width=6)
@@ -249,12 +250,12 @@ def test_results_do_not_depend_on_width_block_order_or_company(tiny_gate, with_a
 
 
 def test_not_even_rounding_depends_on_company(tiny_gate):
-    """Matrix products of other shapes round differently; blocks of one size do not."""
+    """The planner is always asked about as many observations, whoever is under way."""
     config = dataclasses.replace(CONFIG, block=4)
-    wanted = by_cell(run(Networked(), tiny_gate, ["mcss", "sage"], 7, config).episodes)
+    wanted = by_cell(run(Rounding(), tiny_gate, ["mcss", "sage"], 7, config).episodes)
     for width in (2, 5, 50):
         for arms in (["sage"], ["random", "sage", "mcss"]):
-            found = run(Networked(), tiny_gate, arms, 7, dataclasses.replace(config, width=width)).episodes
+            found = run(Rounding(), tiny_gate, arms, 7, dataclasses.replace(config, width=width)).episodes
             assert all(wanted[one.cell] == one for one in found if one.cell in wanted)
 
 
@@ -429,7 +430,7 @@ def test_what_cannot_work_is_said_at_once(tiny_gate, tmp_path):
     planner = Pushes()
     cases = [
         ({"selectors": ["sage"], "gate": None}, r"selector 'sage' needs a gate"),
-        ({"selectors": ["oracle"], "task": short("hopper-medium-v2")}, r"possible in Maze2D at stride 1, not in hopper"),
+        ({"selectors": ["oracle"], "task": short("hopper-medium-v2")}, r"in Maze2D at stride 1, not in hopper"),
         ({"episodes": 0}, r"episodes are a positive number"),
         ({"episodes": [1, 1]}, r"different seeds"),
         ({"planner": Pushes(stride=4)}, r"the gate was fitted at stride 1 and the planner plans at 4"),
@@ -482,6 +483,14 @@ def test_plans_of_stride_and_plans_shorter_than_a_decision(tiny_gate):
     assert all(one.decisions == STEPS // 2 for one in short_plans)
 
 
-def test_it_says_how_far_it_is(tiny_gate, capsys):
-    evaluate(Pushes(), nearness, tiny_gate, short(), ["mcss", "sage"], 2, CONFIG)
-    assert "evaluate maze2d-umaze-v1: 48 of 48" in capsys.readouterr().err
+def test_it_says_how_far_it_is_and_how_well_it_goes(tiny_gate, tmp_path, capsys, monkeypatch):
+    more = {"records": tmp_path / "episodes.jsonl"}
+    evaluate(Pushes(), nearness, tiny_gate, short(), ["mcss", "sage"], 2, CONFIG, **more)
+    said = capsys.readouterr().err
+    assert "evaluate maze2d-umaze-v1: 48 of 48" in said
+    assert "left mcss " in said
+    assert " · sage " in said
+    jobs, job = [], Bars.job
+    monkeypatch.setattr(Bars, "job", lambda self, *given: jobs.append(given) or job(self, *given))
+    evaluate(Pushes(), nearness, tiny_gate, short(), ["mcss", "sage"], 3, CONFIG, **more)
+    assert jobs == [("evaluate maze2d-umaze-v1", 72, 48)]
