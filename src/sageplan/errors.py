@@ -21,6 +21,10 @@ class TrainingError(SageplanError, RuntimeError):
     """Training that cannot go on: collapse, divergence, a full disk."""
 
 
+class EvaluationError(SageplanError, RuntimeError):
+    """An evaluation that cannot go on: an environment that returns NaN, a planner that breaks down, a full disk."""
+
+
 class MissingExtraError(SageplanError, ImportError):
     """An optional dependency is not installed."""
 

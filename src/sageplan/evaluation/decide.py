@@ -1,0 +1,105 @@
+"""Decisions for many episodes at a time: propose once per distinct state, then let every arm pick."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from sageplan.evaluation.chance import Stream, stream
+from sageplan.evaluation.pool import Float64Array, LivePool, Tools, check_proposal
+from sageplan.evaluation.selectors import Selector
+from sageplan.planners.protocol import Planner
+from sageplan.types import Plans
+
+
+class Ask(NamedTuple):
+    """One arm's question in one episode: observation [S] at a step."""
+
+    arm: Selector
+    seed: int
+    step: int
+    observation: Float64Array
+
+
+class Chosen(NamedTuple):
+    """The answer.
+
+    actions  [n, A] to execute, one after the other; n is replan_every, or the plan's length where that is less
+    states   [n, S] that they are to lead to
+    energies [K]    of the plan's first steps; None without a gate
+    """
+
+    actions: Float64Array
+    states: Float64Array
+    energies: Float64Array | None
+    by_filter: bool
+    by_penalty: bool
+    changed: bool
+
+
+class Decider:
+    """Plans in blocks of one fixed size, so that rounding does not depend on how many episodes are under way.
+
+    prefix  steps whose energy is told, of whatever plan an arm picks
+    """
+
+    def __init__(
+        self, planner: Planner, tools: Tools, *, candidates: int, block: int, prefix: int, action_dim: int
+    ) -> None:
+        self._planner, self._tools = planner, tools
+        self._candidates, self._block, self._prefix, self._action_dim = candidates, block, prefix, action_dim
+
+    @torch.no_grad()
+    def decide(self, asks: Sequence[Ask]) -> list[Chosen]:
+        """One answer per question. Arms that are in the same state at the same step share a pool."""
+        keys = [_key(ask) for ask in asks]
+        distinct = dict(zip(keys, asks, strict=True))
+        pools = dict(zip(distinct, self._pools([*distinct.values()]), strict=True))
+        effort = self._tools.effort
+        effort.decisions += len(asks)
+        effort.planned += len(distinct)
+        return [self._pick(ask.arm, pools[key]) for ask, key in zip(asks, keys, strict=True)]
+
+    def _pools(self, asks: Sequence[Ask]) -> Iterator[LivePool]:
+        """A pool for each; the last block is filled up with repetitions of its last question."""
+        for begin in range(0, len(asks), self._block):
+            some = asks[begin : begin + self._block]
+            plans, values = self._propose([*some, *[some[-1]] * (self._block - len(some))])
+            for row, ask in enumerate(some):
+                one = Plans(plans.states[row, None], None if plans.actions is None else plans.actions[row, None])
+                yield LivePool(self._tools, one, values[row, None], ask.observation, ask.seed, ask.step)
+
+    def _propose(self, asks: Sequence[Ask]) -> tuple[Plans, torch.Tensor]:
+        tools = self._tools
+        device, effort = tools.device, tools.effort
+        observations = torch.from_numpy(np.stack([ask.observation for ask in asks])).to(device, torch.float32)
+        sources = [stream(Stream.PROPOSE, tools.sampler_seed, ask.seed, ask.step, device) for ask in asks]
+        with effort.measure("propose", device):
+            plans = self._planner.propose(observations, self._candidates, sources)
+        with effort.measure("value", device):
+            values = tools.scorer(plans)
+        check_proposal(plans, values, (len(asks), self._candidates, observations.shape[1]), self._action_dim)
+        return plans, values
+
+    def _pick(self, arm: Selector, pool: LivePool) -> Chosen:
+        energies = pool.step_energy(self._prefix) if self._tools.gate else None
+        with self._tools.effort.measure("select", self._tools.device):
+            decision = arm.pick(pool)
+        index = int(decision.winner)
+        actions, states = pool.executed(index)
+        return Chosen(
+            actions,
+            states,
+            None if energies is None else energies[0, index].double().cpu().numpy(),
+            bool(decision.by_filter),
+            bool(decision.by_penalty),
+            bool(decision.changed),
+        )
+
+
+def _key(ask: Ask) -> tuple[int, int, bytes]:
+    """All that a pool depends on."""
+    return ask.seed, ask.step, ask.observation.tobytes()
