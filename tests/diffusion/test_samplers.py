@@ -14,10 +14,11 @@ LEVELS = 200
 CENTRES = torch.tensor([-1.5, 0.4, 2.0])
 SPREAD = 0.3
 REFERENCES = {"ddpm": "DDPMScheduler", "ddim": "DDIMScheduler", "dpm++": "DPMSolverMultistepScheduler"}
+KINDS = {"noise": "epsilon", "clean": "sample", "velocity": "v_prediction"}
 
 STEPS = pytest.mark.parametrize("steps", [1, 2, 5, 10, 20, 50])
 SOLVERS = pytest.mark.parametrize("solver", ["ddpm", "ddim", "dpm++"])
-PREDICTIONS = pytest.mark.parametrize("prediction", ["noise", "clean"])
+PREDICTIONS = pytest.mark.parametrize("prediction", ["noise", "clean", "velocity"])
 
 
 def expected_clean(x, alpha, sigma):
@@ -30,7 +31,8 @@ def expected_clean(x, alpha, sigma):
 
 def predict(x, alpha, sigma, prediction):
     clean = expected_clean(x, alpha, sigma)
-    return clean if prediction == "clean" else (x - alpha * clean) / sigma
+    noise = (x - alpha * clean) / sigma
+    return {"clean": clean, "noise": noise, "velocity": alpha * noise - sigma * clean}[prediction]
 
 
 def linear_levels():
@@ -46,7 +48,7 @@ def reference(solver, steps, prediction, clip, noise):
     beta, alpha, sigma = linear_levels()
     settings = {
         "num_train_timesteps": LEVELS, "trained_betas": beta.numpy(),
-        "prediction_type": {"noise": "epsilon", "clean": "sample"}[prediction],
+        "prediction_type": KINDS[prediction],
     }  # fmt: skip
     if solver == "dpm++":
         settings |= {"algorithm_type": "dpmsolver++", "solver_order": 2}

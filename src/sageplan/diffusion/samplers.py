@@ -20,7 +20,8 @@ from torch import Tensor
 from sageplan.errors import ConfigError
 
 Solver = Literal["ddpm", "ddim", "dpm++"]
-Prediction = Literal["noise", "clean"]
+Prediction = Literal["noise", "clean", "velocity"]
+"""ε, x_0, or α ε − σ x_0, whose errors count little at either end of the levels"""
 
 _FIRST_ORDER_END = 15  # DPM-Solver++ in fewer steps than this ends with one of first order, as its authors advise
 
@@ -68,7 +69,9 @@ def coefficients(solver: Solver, alpha: Tensor, sigma: Tensor) -> Coefficients:
         ratio = now_a / next_a
         fresh = (now_s.square() - (ratio * next_s).square()).clamp(min=0)  # noise that this level has on the next
         keep = ratio * (next_s / now_s).square()
-        parts = (keep, next_a * fresh / now_s.square(), none, next_s / now_s * fresh.sqrt())
+        added = next_s / now_s * fresh.sqrt()
+        added[-1] = 0  # what is returned is the mean of the last step
+        parts = (keep, next_a * fresh / now_s.square(), none, added)
     else:
         keep = next_s / now_s
         clean = next_a - keep * now_a
@@ -118,6 +121,8 @@ def sample(
         clean = denoiser(x, i)
         if prediction == "noise":
             clean = (x - steps.sigma[i] * clean) / steps.alpha[i]
+        elif prediction == "velocity":
+            clean = steps.alpha[i] * x - steps.sigma[i] * clean
         if clip is not None:
             clean = clean.clamp(-clip, clip)
         before = steps.before[i] if older is not None else 0.0
