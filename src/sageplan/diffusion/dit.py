@@ -217,8 +217,8 @@ def _prepare(block: nn.Module, level: Tensor, dtype: torch.dtype) -> PreparedBlo
         out_bias=cast(gate1 * block.out.bias),
         scale2=cast(1 + scale2),
         shift2=cast(shift2),
-        up=block.up.weight.to(dtype),
-        up_bias=block.up.bias.to(dtype),
+        up=block.up.weight.to(dtype, copy=True),
+        up_bias=block.up.bias.to(dtype, copy=True),
         down=cast(gate2[:, :, None] * block.down.weight),
         down_bias=cast(gate2 * block.down.bias),
     )
