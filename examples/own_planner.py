@@ -30,7 +30,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sageplan import Gate
+from sageplan import Gate, GateConfig
 from sageplan.data.maze2d import collect
 from sageplan.planners.wrap import Wrapped
 from sageplan.tasks.maze2d import Maze
@@ -53,10 +53,12 @@ def dash(observation: Tensor, candidates: int, generator: torch.Generator) -> tu
     return torch.stack(states, dim=1), torch.stack(actions, dim=1)
 
 
-def main(rows: int = 50_000, preset: str = "cpu", balls: int = 200, candidates: int = 50) -> dict[str, float]:
+def main(
+    rows: int = 50_000, preset: str | GateConfig = "cpu", balls: int = 200, candidates: int = 50, progress: bool = True
+) -> dict[str, float]:
     """Share of winners that cross a wall, without the gate and with it."""
     maze, data = Maze.named("umaze"), collect("umaze", rows)
-    gate = Gate.fit(data, preset)
+    gate = Gate.fit(data, preset, progress=progress)
     planner = Wrapped(dash, data.state_dim)
     observations = torch.from_numpy(data.states[:: len(data) // balls][:balls])
     plans = planner.propose(observations, candidates, torch.Generator().manual_seed(0))

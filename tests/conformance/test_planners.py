@@ -1,7 +1,6 @@
 """What holds for every planner: DV's, and one from elsewhere that is wrapped."""
 
 import importlib.util
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,15 +49,13 @@ def example():
 def planner(request, trained):
     if request.param == "wrapped":
         return Wrapped(example().dash, 4)
-    own = Veteran.load(trained)
     changes = {
         "veteran ddim": {},
         "veteran ddpm": {"sampling": Sampling("ddpm", steps=5, temperature=0.8, clip=5.0)},
         "veteran dpm++ bf16": {"sampling": Sampling("dpm++", steps=3), "precision": "bf16"},
         "veteran warm": {"warm_start": 0.5},
     }
-    own.config = replace(own.config, **changes[request.param])
-    return own
+    return Veteran.load(trained).using(**changes[request.param])
 
 
 @pytest.fixture

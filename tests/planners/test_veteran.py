@@ -143,6 +143,44 @@ def test_data_without_rewards_are_refused():
         fit(replace(lines(40), rewards=None), CONFIG, device="cpu", progress=False)
 
 
+# ---- proposing -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prediction", ["noise", "clean", "velocity"])
+def test_plans_are_those_of_ddim_written_down(prediction):
+    """Song et al. (2021), Eq. 12 without noise, on the network in its training form."""
+    planner, observations = untrained(prediction=prediction), torch.randn(3, 3, generator=generator(1))
+    found = planner.propose(observations, 4, generator(2)).states
+    x = torch.randn(3, 4, 6, 3, generator=generator(2)).flatten(0, 1)
+    first = planner.normaliser(observations).repeat_interleave(4, 0)
+    walk = torch.linspace(1e-3, 1, 9, dtype=torch.float64)
+    alpha, sigma = alpha_sigma("linear", walk)
+    for step in range(8, 0, -1):
+        x[:, 0] = first
+        out = planner.denoiser(x, walk[step].expand(12)).detach()
+        noise = {
+            "noise": out,
+            "clean": (x - alpha[step] * out) / sigma[step],
+            "velocity": sigma[step] * x + alpha[step] * out,
+        }[prediction]
+        x = alpha[step - 1] * (x - sigma[step] * noise) / alpha[step] + sigma[step - 1] * noise
+    x[:, 0] = first
+    wanted = (x * planner.normaliser.std + planner.normaliser.mean).view(3, 4, 6, 3)
+    assert (found - wanted).abs().max() < 1e-3 * wanted.std()
+
+
+def test_other_settings_share_the_networks():
+    planner = untrained()
+    fast = planner.using(sampling=Sampling("dpm++", 3), precision="bf16", candidates=7)
+    assert fast.denoiser is planner.denoiser
+    assert (fast.config.sampling.steps, planner.config.sampling.steps) == (3, 8)
+    assert not torch.equal(
+        fast.propose(torch.ones(1, 3), 2, generator()).states, planner.propose(torch.ones(1, 3), 2, generator()).states
+    )
+    with pytest.raises(ConfigError, match="horizon, stride cannot change after training"):
+        planner.using(stride=2, horizon=3)
+
+
 # ---- warm starts -----------------------------------------------------------------------------------
 
 
@@ -167,7 +205,7 @@ def test_without_the_setting_or_the_plan_it_begins_from_noise():
     previous = plan_before(planner)
     fresh = planner.propose(previous[:, 1], 4, generator()).states
     assert torch.equal(planner.propose(previous[:, 1], 4, generator(), previous=previous).states, fresh)
-    planner.config = replace(planner.config, warm_start=0.5)
+    planner = planner.using(warm_start=0.5)
     assert torch.equal(planner.propose(previous[:, 1], 4, generator()).states, fresh)
     assert not torch.equal(planner.propose(previous[:, 1], 4, generator(), previous=previous).states, fresh)
 

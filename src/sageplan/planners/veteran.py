@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from sageplan.training.checkpoint import load_weights
 from sageplan.training.loop import Average
 from sageplan.types import FloatArray, Plans
 
+_FREE = {"sampling", "precision", "warm_start", "candidates"}  # settings that training does not depend on
 _CHUNK_TOKENS = 2_048  # states of plans denoised together on a CPU: their activations stay in the cache
 
 
@@ -57,6 +59,14 @@ class Veteran:
         self.modules().to(device)
         self._walk = None
         return self
+
+    def using(self, **changes: Any) -> Veteran:
+        """The same networks with another sampling, precision, warm_start or number of candidates."""
+        foreign = sorted(changes.keys() - _FREE)
+        if foreign:
+            raise ConfigError(f"{', '.join(foreign)} cannot change after training; {', '.join(sorted(_FREE))} can")
+        config = replace(self.config, **changes)
+        return Veteran(config, self.normaliser, self.denoiser, self.critic.network, self.info)
 
     def modules(self) -> nn.ModuleDict:
         """The networks by the names under which they are saved."""
@@ -100,19 +110,16 @@ class Veteran:
             raise DataError(f"previous plans have shape {tuple(previous.shape)}, {passed} steps old; expected {wanted}")
         previous = previous.to(self.device, torch.float32)
         known = previous.isfinite().all(-1).all(-1)
+        shifted = self._shift(previous, passed)
         if known.all() or isinstance(generator, torch.Generator):
-            # with one generator for all, nobody may be taken out of the batch without moving the others' noise
-            return self._plan(
-                observations, candidates, generator, self._shift(previous, passed) if known.all() else None
-            )
+            # one generator for all cannot serve a part of the batch without moving the noise of the rest
+            return self._plan(observations, candidates, generator, shifted if known.all() else None)
         states = observations.new_empty(len(known), candidates, *wanted[1:])
-        for group in (known, ~known):
-            rows = group.nonzero()[:, 0]
-            if not len(rows):
-                continue
-            begin = self._shift(previous[rows], passed) if group is known else None
-            chance = [generator[int(row)] for row in rows]
-            states[rows] = self._plan(observations[rows], candidates, chance, begin).states
+        for rows, begin in ((known.nonzero()[:, 0], shifted), ((~known).nonzero()[:, 0], None)):
+            if len(rows):
+                chance = [generator[int(row)] for row in rows]
+                part = None if begin is None else begin[rows]
+                states[rows] = self._plan(observations[rows], candidates, chance, part).states
         return Plans(states)
 
     # ---- inside -----------------------------------------------------------------------------------
