@@ -27,11 +27,14 @@ Both come with values of their own, `[B, C]`, to give to `gate.choose`.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from sageplan import Gate, GateConfig
 from sageplan.data.maze2d import collect
+from sageplan.gate.presets import resolve
 from sageplan.planners.wrap import Wrapped
 from sageplan.tasks.maze2d import Maze
 
@@ -58,7 +61,7 @@ def main(
 ) -> dict[str, float]:
     """Share of winners that cross a wall, without the gate and with it."""
     maze, data = Maze.named("umaze"), collect("umaze", rows)
-    gate = Gate.fit(data, preset, progress=progress)
+    gate = Gate.fit(data, replace(resolve(preset), inverse_dynamics=None), progress=progress)
     planner = Wrapped(dash, data.state_dim)
     observations = torch.from_numpy(data.states[:: len(data) // balls][:balls])
     plans = planner.propose(observations, candidates, torch.Generator().manual_seed(0))
