@@ -72,3 +72,15 @@ def test_too_short_says_how_long_and_how_long_it_would_have_to_be(length, stride
     with pytest.raises(DataError, match=rf"none of 2 episodes .* longest has 8 rows, a window needs {needed}"):
         Windows(numbered([8, 3]), length, stride=stride)
     Windows(numbered([needed, 3]), length, stride=stride)
+
+
+def test_padded_windows_repeat_the_last_state_and_rest():
+    data = numbered([3, 1])
+    windows = Windows(data, 3, stride=2, padded=True)
+    rows = windows.rows(torch.arange(len(windows)))
+    assert rows.tolist() == [[0, 2, 2], [1, 2, 2], [2, 2, 2], [3, 3, 3]]
+    states, actions = windows.gather(torch.arange(4))
+    assert torch.equal(states, torch.from_numpy(data.states)[rows])
+    moving = rows[:, 1:] != rows[:, :-1]
+    assert torch.equal(actions[moving], torch.from_numpy(data.actions)[rows[:, :-1][moving]])
+    assert not actions[~moving].any()

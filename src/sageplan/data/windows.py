@@ -28,15 +28,24 @@ class Windows:
     """Every window of `length` states, `stride` rows apart, inside one of the given episodes.
 
     Windows are numbered 0..len−1 episode by episode; gathering a batch is one indexed read of each array.
-    Episodes shorter than the window hold none; they are dropped, not padded.
+    Episodes shorter than the window hold none; they are dropped. With `padded` they are not: every row begins a
+    window, and an episode's last state goes on for ever, under actions of zero.
     """
 
-    def __init__(self, data: Trajectories, length: int, *, stride: int = 1, episodes: np.ndarray | None = None) -> None:
+    def __init__(
+        self,
+        data: Trajectories,
+        length: int,
+        *,
+        stride: int = 1,
+        episodes: np.ndarray | None = None,
+        padded: bool = False,
+    ) -> None:
         span = (length - 1) * stride + 1
         starts, lengths = data.offsets[:-1], data.lengths
         if episodes is not None:
             starts, lengths = starts[episodes], lengths[episodes]
-        counts = np.maximum(lengths - span + 1, 0)
+        counts = lengths if padded else np.maximum(lengths - span + 1, 0)
         usable = counts > 0
         if not usable.any():
             raise DataError(
@@ -48,6 +57,7 @@ class Windows:
         self._ends = torch.from_numpy(np.cumsum(counts[usable]))  # windows up to and including each episode
         self._shift = torch.from_numpy(starts[usable]) - torch.cat([self._ends.new_zeros(1), self._ends[:-1]])
         self._steps = torch.arange(length) * stride
+        self._last = torch.from_numpy((starts + lengths - 1)[usable]) if padded else None
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -55,7 +65,8 @@ class Windows:
     def rows(self, numbers: Tensor) -> Tensor:
         """[B] window numbers to [B, n] rows of the data."""
         episode = torch.searchsorted(self._ends, numbers, right=True)
-        return (numbers + self._shift[episode])[:, None] + self._steps
+        rows = (numbers + self._shift[episode])[:, None] + self._steps
+        return rows if self._last is None else rows.minimum(self._last[episode, None])
 
     def gather(self, numbers: Tensor) -> Batch:
         """[B] window numbers to their states and actions."""
@@ -64,6 +75,8 @@ class Windows:
         batch, n = rows.shape
         states = self._states.index_select(0, rows.reshape(-1)).reshape(batch, n, self._states.shape[1])
         actions = self._actions.index_select(0, rows[:, :-1].reshape(-1)).reshape(batch, n - 1, self._actions.shape[1])
+        if self._last is not None:
+            actions[rows[:, 1:] == rows[:, :-1]] = 0
         return Batch(states, actions)
 
     def sample(self, batch: int, generator: torch.Generator) -> Batch:

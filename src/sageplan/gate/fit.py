@@ -66,7 +66,7 @@ def _fit(
     _check_actions(data)
     claim_folder(run, needed_bytes=0)
     settings = {"config": config.to_json(), "data": data.fingerprint(), "seed": seed}
-    identity = _pin_settings(run / "config.json", settings)
+    identity = pin_settings(run / "config.json", settings)
 
     def windows(length: int) -> tuple[Windows, Windows]:
         """For training and for held-out metrics. Made before anything is trained: too short is said at once."""
@@ -126,7 +126,7 @@ def _check_actions(data: Trajectories) -> None:
         )
 
 
-def _pin_settings(path: Path, settings: dict[str, Any]) -> str:
+def pin_settings(path: Path, settings: dict[str, Any]) -> str:
     """A run folder belongs to one configuration: the first call writes it, later ones must match. Its digest."""
     settings = json.loads(json.dumps(settings))  # as the file will give it back: tuples are lists
     if path.exists():
