@@ -45,8 +45,8 @@ class Block(nn.Module):
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
     """Softmax attention over [B, heads, T, d], T being 32 at most.
 
-    On a CPU two small matrix products are several times faster than the flash kernel, above all backwards
-    (benchmarks/attention.py).
+    On a CPU in bf16, two small matrix products are several times faster than the library's kernel, above all
+    backwards; in fp32 as fast forwards, and slower backwards (benchmarks/attention.py).
     """
     if query.device.type != "cpu":
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)

@@ -94,7 +94,7 @@ def localisation(path: Path, results: list[Localisation], title: str) -> None:
             ax.set(title=f"{names[result.kind]}\nAUROC {result.auroc:.3f}", xlabel="step, from the corruption's first",
                    yscale="log")  # fmt: skip
         axes[0].set_ylabel(f"{title}\nenergy")
-        axes[0].legend(loc="center right", fontsize=8)
+        axes[0].legend(loc="center left", fontsize=8)
 
 
 def discrimination(path: Path, auroc: dict[str, float], title: str) -> None:
