@@ -143,12 +143,23 @@ def test_build_then_check(cache, capsys):
         run("build", "maze2d-umaze-v1", "--rows", "3000", "--stale-rows", "--seed", "3", "--no-rewards-of-state") == 0
     )
     path = capsys.readouterr().out.strip()
-    assert path == str(cache / "maze2d-umaze-sparse-v1.hdf5")
+    assert path == str(cache / "maze2d-umaze-v1.hdf5")
     with h5py.File(path) as file:
         assert (len(file["actions"]), file.attrs["seed"], file.attrs["stale_rows"]) == (3000, 3, True)
         assert not file.attrs["rewards_of_state"]
     assert run("build", "maze2d-umaze-v1", "--rows", "3000") == 1
     assert "is there already" in capsys.readouterr().err
+
+
+def test_what_is_built_here_is_known_under_any_name(tmp_path, capsys):
+    pytest.importorskip("mujoco")
+    assert run("build", "maze2d-umaze-v1", "--rows", "3000", "--out", str(tmp_path / "mine.hdf5")) == 0
+    capsys.readouterr()
+    assert run("check", str(tmp_path / "mine.hdf5"), "--json") == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["task"] == "maze2d-umaze-v1"
+    assert record["replay"]["median"] < 1e-6
+    assert record["boundaries"]["jumps_inside"] == 0
 
 
 def test_check_shows_differences_and_exits_with_zero(tmp_path, capsys):

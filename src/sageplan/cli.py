@@ -166,21 +166,23 @@ def diagnose(gate: Gate, data: Trajectories, folder: Path, baselines: bool, seed
     """Run both diagnostics, print their tables, draw their figures; the numbers as a JSON record."""
     from sageplan.diagnostics.corruption import CORRUPTIONS
     from sageplan.diagnostics.discrimination import discriminate
-    from sageplan.diagnostics.localisation import localise
+    from sageplan.diagnostics.localisation import contexts, localise
     from sageplan.diagnostics.ranking import rank_true_continuation
     from sageplan.report import figures
     from sageplan.tasks import simulator
 
     results = {
         context: [localise(gate, data, kind, context=context, seed=seed) for kind in CORRUPTIONS]
-        for context in ("plan", "step")
+        for context in contexts(gate)
     }
-    figures.localisation(folder / "localisation.png", results["plan"], data.name)
+    planned = next(iter(results.values()))
+    figures.localisation(folder / "localisation.png", planned, data.name)
+    names = {"plan": "whole plan as context", "step": "single steps"}
     table = Table(title="Corruption localisation: AUROC of corrupted steps", title_justify="left")
-    for heading in ("corruption", "whole plan as context", "single steps", "energy outside, × clean"):
+    for heading in ("corruption", *(names[context] for context in results), "energy outside, × clean"):
         table.add_column(heading)
-    for plan, step in zip(results["plan"], results["step"], strict=True):
-        table.add_row(plan.kind, f"{plan.auroc:.3f}", f"{step.auroc:.3f}", f"{plan.outside:.2f}")
+    for row in zip(*results.values(), strict=True):
+        table.add_row(row[0].kind, *(f"{result.auroc:.3f}" for result in row), f"{row[0].outside:.2f}")
     out.print(table)
 
     ranking = rank_true_continuation(gate, data, seed=seed)

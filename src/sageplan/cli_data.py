@@ -77,7 +77,7 @@ class Build:
     task: Positional[str]
     """maze2d-umaze-v1, maze2d-medium-v1 or maze2d-large-v1"""
     out: Path | None = None
-    """file; default: the official name in the cache"""
+    """file; default: TASK.hdf5 in the cache"""
     rows: int | None = None
     """default: as many as the official file has"""
     seed: int = 0

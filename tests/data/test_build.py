@@ -69,8 +69,11 @@ def test_stale_rows_are_those_of_d4rls_script(tmp_path):
     moved = one_step(Maze.named("umaze"), states, built["actions"]).astype(np.float32)
     inside = np.setdiff1d(np.arange(ROWS - 1), np.array(run_starts[1:]) - 1)
     np.testing.assert_array_equal(moved[inside], states[inside + 1])
-    # the reader knows them and drops them
-    assert len(load(tmp_path / "made.hdf5")) == ROWS  # not by its name
+    # the reader knows them and drops them, by what the file says of itself or by its name
+    assert len(load(tmp_path / "made.hdf5")) == ROWS - len(after)
+    with h5py.File(tmp_path / "made.hdf5", "r+") as file:
+        del file.attrs["task"]
+    assert len(load(tmp_path / "made.hdf5")) == ROWS
     (tmp_path / "made.hdf5").rename(tmp_path / "maze2d-umaze-v1.hdf5")
     assert len(load(tmp_path / "maze2d-umaze-v1.hdf5")) == ROWS - len(after)
 
@@ -114,7 +117,7 @@ def test_the_file_says_how_it_was_made(tmp_path):
     }  # fmt: skip
 
 
-def test_by_default_the_official_name_and_size_in_the_cache(tmp_path, monkeypatch):
+def test_by_default_the_tasks_name_and_the_official_size_in_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("SAGEPLAN_DATA", str(tmp_path / "cache"))
     assert [FACTS[f"maze2d-{size}-v1"].rows for size in ("umaze", "medium", "large")] == [
         1_000_000,
@@ -123,7 +126,7 @@ def test_by_default_the_official_name_and_size_in_the_cache(tmp_path, monkeypatc
     ]
     monkeypatch.setitem(module.FACTS, "maze2d-medium-v1", Facts(2_000))
     path = build("maze2d-medium-v1", progress=False)
-    assert path == tmp_path / "cache" / "maze2d-medium-sparse-v1.hdf5"
+    assert path == tmp_path / "cache" / "maze2d-medium-v1.hdf5"  # the official name is for the official file
     assert len(columns(path)["actions"]) == 2_000
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 

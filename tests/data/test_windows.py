@@ -84,3 +84,15 @@ def test_padded_windows_repeat_the_last_state_and_rest():
     moving = rows[:, 1:] != rows[:, :-1]
     assert torch.equal(actions[moving], torch.from_numpy(data.actions)[rows[:, :-1][moving]])
     assert not actions[~moving].any()
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_arrays_that_are_not_laid_out_row_by_row_are_read_right(stride):
+    """Columns of a wider array, and columns first."""
+    wide = np.random.default_rng(0).normal(size=(40, 7)).astype(np.float32)
+    tall = np.asfortranarray(wide[:, 4:])
+    windows = Windows(Trajectories(wide[:, 1:4], tall, np.array([0, 25, 40])), 3, stride=stride)
+    numbers = torch.arange(len(windows))
+    rows, batch = windows.rows(numbers).numpy(), windows.gather(numbers)
+    np.testing.assert_array_equal(batch.states, wide[:, 1:4][rows])
+    np.testing.assert_array_equal(batch.actions, tall[rows[:, :-1]])

@@ -217,3 +217,15 @@ def test_what_makes_no_sense_is_refused():
         with pytest.raises(DataError, match=r"reset_mask is an array .* expected \(3,\) of bool"):
             envs.reset(options={"reset_mask": mask})
     assert np.array_equal(envs._episodes.world.observe(), before)
+
+
+def test_a_seed_of_none_goes_on_with_the_one_there_is():
+    first, second = (
+        make_vector("maze2d-umaze-v1", 3, seeds=[5, 6, 7]),
+        make_vector("maze2d-umaze-v1", 3, seeds=[1, 6, 2]),
+    )
+    first.reset(), second.reset()
+    a, _ = first.reset(seed=[1, None, 2])
+    assert np.array_equal(a[1], second.reset()[0][1])  # the second episode of seed 6
+    again = make_vector("maze2d-umaze-v1", 3, seeds=[1, 6, 2]).reset()[0]
+    assert np.array_equal(a[[0, 2]], again[[0, 2]])

@@ -33,7 +33,7 @@ def build(
     rewards_of_state: bool = True,
     progress: bool = True,
 ) -> Path:
-    """Collect a task's data and write them to `out`, by default the cache under the official name.
+    """Collect a task's data and write them to `out`, by default TASK.hdf5 in the cache.
 
     rows   default: as many as the official file has
     noise  standard deviation of the noise added to actions
@@ -51,7 +51,7 @@ def build(
         raise ConfigError(
             f"{task.name} cannot be built here; {can} can, and `sageplan data get` has the official files"
         )
-    path = Path(out).expanduser() if out is not None else cache_folder() / task.file_name
+    path = Path(out).expanduser() if out is not None else cache_folder() / f"{task.name}.hdf5"
     if path.exists():
         raise DataError(f"{path} is there already; choose another file with --out, or delete it")
     _check_place(path)

@@ -18,7 +18,7 @@ from sageplan.data.official import FACTS, Facts
 from sageplan.data.readers import check_layout, episode_ends, fresh_rows, load
 from sageplan.errors import DataError, FormatError
 from sageplan.tasks import catalogue
-from sageplan.tasks.catalogue import Task
+from sageplan.tasks.catalogue import TASKS, Task
 from sageplan.types import BoolArray, offsets_from_ends
 
 Array = npt.NDArray[Any]
@@ -107,11 +107,14 @@ class Report:
 def check(path: str | Path, task: str | Task | None = None) -> Report:
     """Examine a D4RL HDF5 file, or anything that `sageplan.Trajectories.load` reads.
 
-    task  whose file it is; default: as its name says, if it does
+    task  whose file it is; default: as its name says, or the file itself, if they do
     """
-    task = catalogue.get(task) if isinstance(task, str) else task or catalogue.recognise(path)
     source = Path(path)
     hdf5 = source.is_file() and source.suffix.lower() in (".hdf5", ".h5")
+    if isinstance(task, str):
+        task = catalogue.get(task)
+    elif task is None:
+        task = catalogue.recognise(path) or (_own_task(source) if hdf5 else None)
     columns, ends, shapes = read_hdf5(source, task) if hdf5 else _read_other(path)
     if task is not None:
         _check_sizes(source.name, task, columns)
@@ -144,6 +147,15 @@ def check(path: str | Path, task: str | Task | None = None) -> Report:
         notes=said + notes,
     )
     return report if task is None else _with_differences(report, task)
+
+
+def _own_task(path: Path) -> Task | None:
+    """What a file that was built here says of itself."""
+    try:
+        with h5py.File(path, "r") as file:
+            return TASKS.get(str(file.attrs.get("task", "")))
+    except OSError:
+        return None  # read_hdf5 says what is wrong with it
 
 
 def read_hdf5(path: Path, task: Task | None) -> tuple[dict[str, Array], BoolArray, dict[str, list[int]]]:

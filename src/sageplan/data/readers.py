@@ -59,11 +59,12 @@ def _from_d4rl(file: Any, name: str) -> Trajectories:
     `rewards` and `timeouts` may be absent; all other keys are left alone.
     """
     check_layout(file, name)
-    ends = episode_ends(file, name)
+    kind = f"{name} {file.attrs.get('task', '')}"  # files made here say so, whatever they are called
+    ends = episode_ends(file, kind)
     states, actions = _floats(file["observations"]), _floats(file["actions"])
     rewards = _floats(file["rewards"]) if "rewards" in file else None
     terminals = _flags(file["terminals"])
-    if _is(name, "maze2d") and not (keep := fresh_rows(states, ends)).all():
+    if _is(kind, "maze2d") and not (keep := fresh_rows(states, ends)).all():
         states, actions = _compact(states, keep), _compact(actions, keep)
         terminals, ends = _compact(terminals, keep), _compact(ends, keep)
         rewards = None if rewards is None else _compact(rewards, keep)

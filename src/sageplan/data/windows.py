@@ -20,8 +20,8 @@ class Batch(NamedTuple):
 
 
 def as_tensor(array: FloatArray) -> Tensor:
-    """The same memory, or a copy of an array that is read-only, which torch would warn about."""
-    return torch.from_numpy(np.require(array, requirements="W"))
+    """The same memory, or a copy of an array that is read-only (of which torch would warn) or not laid out by rows."""
+    return torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 
 class Windows:

@@ -18,6 +18,7 @@ from sageplan.data.normaliser import Normaliser
 from sageplan.data.windows import Batch, Windows
 from sageplan.diagnostics.auroc import auroc
 from sageplan.diagnostics.corruption import derangement
+from sageplan.errors import DataError
 from sageplan.gate.encoder import Encoder
 from sageplan.gate.predictor import FrozenEncoder, PredictorLearner, Whitening
 from sageplan.training.loop import train
@@ -103,6 +104,8 @@ def discriminate(
         run("simulator", simulated, began)
         real, shuffled = scores["simulator"]
         known = np.asarray(np.isfinite(real))
+        if not known.any():
+            raise DataError(f"{data.name}: the simulator knows what follows none of {len(real)} held-out states")
         scores["simulator"] = real[known], shuffled[known]
     real, shuffled = scores["sage"]
     return Discrimination(

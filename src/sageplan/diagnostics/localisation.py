@@ -37,6 +37,11 @@ class Localisation:
     mask: npt.NDArray[np.bool_] = field(repr=False)
 
 
+def contexts(gate: Gate) -> tuple[Context, ...]:
+    """The contexts that make a difference to a gate, the one it plans with first."""
+    return ("plan", "step") if gate.config.stage2.context == "plan" else ("step",)
+
+
 def localise(
     gate: Gate,
     data: Trajectories,

@@ -21,7 +21,7 @@ from tyro.conf import Positional
 
 from sageplan.diagnostics.corruption import CORRUPTIONS
 from sageplan.diagnostics.discrimination import discriminate
-from sageplan.diagnostics.localisation import localise
+from sageplan.diagnostics.localisation import contexts, localise
 from sageplan.diagnostics.ranking import rank_true_continuation
 from sageplan.gate.gate import Gate
 from sageplan.tasks import simulator
@@ -89,7 +89,7 @@ class Run:
             "localisation": {
                 f"{kind}, {context}": localise(gate, data, kind, context=context, seed=self.seed).auroc
                 for kind in CORRUPTIONS
-                for context in ("plan", "step")
+                for context in contexts(gate)
             },
         }
         write_json(finished, record)
@@ -171,8 +171,8 @@ def markdown(summary: dict[str, Any]) -> str:
     lines += [
         "",
         "Ranking: 400 pools of a held-out continuation of 10 steps and 49 copies, their actions permuted in time.",
-        "Localisation: AUROC of 12 corrupted steps in 400 held-out segments of 64; `plan` keeps the corrupted",
-        "steps in the predictor's context, `step` judges each transition alone.",
+        "Localisation: AUROC of 12 corrupted steps in 400 held-out segments of 64; `step` judges each step alone,",
+        "`plan`, for gates that look at the plan so far, keeps the corrupted steps in the predictor's context.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -19,7 +19,7 @@ from sageplan.tasks.episodes import Episodes
 from sageplan.tasks.world import Float64Array
 from sageplan.types import BoolArray, FloatArray
 
-Seeds = int | Sequence[int] | npt.NDArray[np.integer]
+Seeds = int | Sequence[int | None] | npt.NDArray[np.integer]
 Step = tuple[Float64Array, Float64Array, BoolArray, BoolArray, dict[str, Any]]
 
 
@@ -118,7 +118,8 @@ class D4RLVectorEnv(VectorEnv[Float64Array, FloatArray, npt.NDArray[Any]]):
         if len(seeds) != self.num_envs:
             raise ConfigError(f"{self.task.name}: {len(seeds)} seeds were given for {self.num_envs} environments")
         for index in chosen:
-            self._episodes.seed(index, int(seeds[index]))
+            if (seed := seeds[index]) is not None:  # Gymnasium's way to say: go on with the one there is
+                self._episodes.seed(index, int(seed))
 
     def _chosen(self, options: dict[str, Any] | None) -> Sequence[int]:
         if not options or "reset_mask" not in options:
