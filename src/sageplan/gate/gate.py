@@ -36,7 +36,7 @@ from sageplan.training.progress import Bars
 from sageplan.types import Choice, FloatArray, Trajectories
 
 PREFIX, KEEP, PENALTY = 10, 0.8, 0.1  # the paper's K, P and λ, for all 18 tasks
-_CHUNK_STEPS = 8_192  # plan steps whose activations are worked on together; about what stays in the cache
+_CHUNK_STEPS = 2_048  # plan steps whose activations are worked on together; about what stays in the cache
 
 
 class Gate:
