@@ -98,9 +98,9 @@ def main() -> None:
     actions = torch.rand(B, C, HORIZON - 1, A, generator=generator) * 2 - 1
     proposal = Proposal()
     result: dict[str, object] = {"shape": {"B": B, "C": C, "K": K, "S": S, "A": A}, "precision": "fp32"}
+    some = states[:2], actions[:2]  # two observations, scaled up: all would take minutes
     for preset in ("paper", "cpu"):
         gate = untrained(preset)
-        some = states[:2], actions[:2]  # two observations, scaled up: all would take minutes
         difference = float((gate.energy(*some, prefix=K) - straightforward(gate, *some)).abs().max())
 
         def energy(gate: Gate = gate) -> None:
