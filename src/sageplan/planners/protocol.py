@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from sageplan.errors import ConfigError, DataError
 from sageplan.types import Plans
 
 Chance = torch.Generator | Sequence[torch.Generator]
@@ -36,3 +37,15 @@ def noise(shape: Sequence[int], generator: Chance, device: torch.device) -> Tens
     if isinstance(generator, torch.Generator):
         return torch.randn(tuple(shape), generator=generator, device=device)
     return torch.stack([torch.randn(tuple(shape[1:]), generator=row, device=device) for row in generator])
+
+
+def check_request(observations: Tensor, state_dim: int, candidates: int, generator: Chance) -> None:
+    """Refuse what no planner can answer."""
+    if observations.ndim != 2 or observations.shape[1] != state_dim or not len(observations):
+        raise DataError(f"observations have shape {tuple(observations.shape)}, expected [B, {state_dim}]")
+    if not observations.isfinite().all():
+        raise DataError("observations hold NaN or infinite values; nothing can be planned from them")
+    if candidates < 1:
+        raise ConfigError(f"a planner proposes at least 1 candidate, not {candidates}")
+    if not isinstance(generator, torch.Generator) and len(generator) != len(observations):
+        raise ConfigError(f"{len(generator)} generators for {len(observations)} observations; give one, or one each")

@@ -19,7 +19,7 @@ from sageplan.errors import ConfigError, DataError
 from sageplan.planners import store
 from sageplan.planners.config import VeteranConfig
 from sageplan.planners.critic import Critic, PlanValue, ValuedWindows, sample_valued
-from sageplan.planners.protocol import Chance, noise
+from sageplan.planners.protocol import Chance, check_request, noise
 from sageplan.training.checkpoint import load_weights
 from sageplan.training.loop import Average
 from sageplan.types import FloatArray, Plans
@@ -125,16 +125,7 @@ class Veteran:
     # ---- inside -----------------------------------------------------------------------------------
 
     def _check(self, observations: Tensor, candidates: int, generator: Chance) -> Tensor:
-        if observations.ndim != 2 or observations.shape[1] != self.state_dim or not len(observations):
-            raise DataError(f"observations have shape {tuple(observations.shape)}, expected [B, {self.state_dim}]")
-        if not observations.isfinite().all():
-            raise DataError("observations hold NaN or infinite values; nothing can be planned from them")
-        if candidates < 1:
-            raise ConfigError(f"a planner proposes at least 1 candidate, not {candidates}")
-        if not isinstance(generator, torch.Generator) and len(generator) != len(observations):
-            raise ConfigError(
-                f"{len(generator)} generators for {len(observations)} observations; give one, or one each"
-            )
+        check_request(observations, self.state_dim, candidates, generator)
         return observations.detach().to(self.device, torch.float32)
 
     def _shift(self, previous: Tensor, passed: int) -> Tensor:

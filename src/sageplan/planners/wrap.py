@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sageplan.errors import ConfigError, DataError
-from sageplan.planners.protocol import Chance
+from sageplan.planners.protocol import Chance, check_request
 from sageplan.types import Plans
 
 PlanFunction = Callable[[Tensor, int, torch.Generator], Tensor | tuple[Tensor, Tensor]]
@@ -32,15 +32,8 @@ class Wrapped:
 
     def propose(self, observations: Tensor, candidates: int, generator: Chance) -> Plans:
         """Raw observations [B, S] to plans with C = candidates."""
-        if observations.ndim != 2 or observations.shape[1] != self.state_dim or not len(observations):
-            raise DataError(f"observations have shape {tuple(observations.shape)}, expected [B, {self.state_dim}]")
-        if not observations.isfinite().all():
-            raise DataError("observations hold NaN or infinite values; nothing can be planned from them")
-        if candidates < 1:
-            raise ConfigError(f"a planner proposes at least 1 candidate, not {candidates}")
+        check_request(observations, self.state_dim, candidates, generator)
         chance = [generator] * len(observations) if isinstance(generator, torch.Generator) else generator
-        if len(chance) != len(observations):
-            raise ConfigError(f"{len(chance)} generators for {len(observations)} observations; give one, or one each")
         answers = [self._one(row, candidates, own) for row, own in zip(observations, chance, strict=True)]
         if any(len(answer) != len(answers[0]) for answer in answers):
             raise DataError(f"{self.name} proposed actions for some observations only")
