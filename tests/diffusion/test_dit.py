@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from sageplan.diffusion.dit import DiT, Network, sinusoids
 from sageplan.errors import ConfigError
 
-H, S = 7, 5
+H, S = 8, 5
 TIMES = torch.tensor([0.9, 0.5, 0.05])
 
 
@@ -27,7 +27,7 @@ def noisy(batch=6):
 
 
 FORMS = pytest.mark.parametrize(
-    "changes", [{}, {"residual": "standard"}, {"gelu": "none"}, {"depth": 1, "heads": 1}], ids=str
+    "changes", [{}, {"residual": "standard"}, {"gelu": "none"}, {"depth": 1, "heads": 1}, {"patch": 4}], ids=str
 )
 
 
@@ -106,6 +106,26 @@ def test_positions_are_sinusoids():
             angle = position / 10_000 ** (k / 4)
             assert table[position, k].item() == pytest.approx(math.sin(angle), abs=1e-6)
             assert table[position, 4 + k].item() == pytest.approx(math.cos(angle), abs=1e-6)
+
+
+def test_a_patch_of_states_is_one_token():
+    net = network(patch=4)
+    assert net.position.shape == (2, 32)
+    tokens = []
+    net.blocks[0].register_forward_hook(lambda block, inputs, output: tokens.append(inputs[0]))
+    x = noisy(1)
+    answer = net(x, TIMES[:1])
+    embedded = torch.stack([x[0, :4].flatten(), x[0, 4:].flatten()])
+    assert torch.allclose(tokens[0][0], net.embed(embedded) + net.position, atol=1e-6)
+    x[0, 7] += 1  # of the second patch; attention carries it to the first
+    assert (net(x, TIMES[:1]) - answer)[0, :4].abs().max() > 1e-3
+
+
+def test_patches_that_do_not_fill_the_plan_are_refused():
+    with pytest.raises(ConfigError, match="8 states cannot be cut into patches of 3"):
+        DiT(H, S, Network(width=32, patch=3))
+    with pytest.raises(ConfigError, match="at least 1"):
+        Network(patch=0)
 
 
 def test_widths_that_heads_do_not_divide_are_refused():
