@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from tyro.conf import AvoidSubcommands, Positional, subcommand
 
-from sageplan import cli_data
+from sageplan import cli_data, cli_run
 from sageplan._version import __version__
 from sageplan.errors import SageplanError
 from sageplan.gate.config import GateConfig
@@ -258,7 +258,7 @@ def main(arguments: list[str] | None = None) -> None:
     debug = "--debug" in arguments
     arguments = [word for word in arguments if word != "--debug"]
     command = tyro.cli(
-        _commands(_preset(arguments)),
+        _commands(arguments),
         prog="sageplan",
         description="A feasibility gate for planners that generate many plans and pick one. "
         "Every command also takes --debug, which shows the traceback of an error.",
@@ -292,10 +292,11 @@ def _preset(arguments: list[str]) -> GateConfig:
     return PRESETS["cpu"]
 
 
-def _commands(config: GateConfig) -> Any:
-    fit = Fit(data=tyro.MISSING, out=tyro.MISSING, config=config)
+def _commands(arguments: list[str]) -> Any:
+    fit = Fit(data=tyro.MISSING, out=tyro.MISSING, config=_preset(arguments))
     return (
-        Annotated[Fit, subcommand("fit", default=fit)]
+        cli_run.commands(arguments)
+        | Annotated[Fit, subcommand("fit", default=fit)]
         | Annotated[Score, subcommand("score")]
         | Annotated[Diagnose, subcommand("diagnose")]
         | Annotated[Info, subcommand("info")]

@@ -121,13 +121,6 @@ def test_a_patch_of_states_is_one_token():
     assert (net(x, TIMES[:1]) - answer)[0, :4].abs().max() > 1e-3
 
 
-def test_patches_that_do_not_fill_the_plan_are_refused():
-    with pytest.raises(ConfigError, match="8 states cannot be cut into patches of 3"):
-        DiT(H, S, Network(width=32, patch=3))
-    with pytest.raises(ConfigError, match="at least 1"):
-        Network(patch=0)
-
-
 def test_widths_that_heads_do_not_divide_are_refused():
     with pytest.raises(ConfigError, match="multiple of heads=3"):
         Network(width=32, heads=3)

@@ -171,7 +171,7 @@ def test_plans_are_those_of_ddim_written_down(prediction):
 
 def test_other_settings_share_the_networks():
     planner = untrained()
-    fast = planner.using(sampling=Sampling("dpm++", 3), precision="bf16", candidates=7)
+    fast = planner.using(sampling=Sampling("dpm++", 3), precision="bf16")
     assert fast.denoiser is planner.denoiser
     assert (fast.config.sampling.steps, planner.config.sampling.steps) == (3, 8)
     assert not torch.equal(
@@ -294,14 +294,13 @@ def test_presets_survive_json(name, task):
 
 def test_presets_are_what_was_published():
     paper = preset("paper", catalogue.get("antmaze-large-play-v2"))
-    assert (paper.horizon, paper.stride, paper.candidates, paper.paths.discount) == (32, 1, 50, 0.997)
+    assert (paper.horizon, paper.stride, paper.paths.discount) == (32, 1, 0.997)
     assert (paper.network.depth, paper.sampling, paper.optimiser.steps) == (2, Sampling("ddim", 20), 1_000_000)
     veteran = {task: preset("veteran", catalogue.get(task)) for task in catalogue.TASKS}
     maze, ant = veteran["maze2d-large-v1"], veteran["antmaze-large-play-v2"]
     hopper, kitchen = veteran["hopper-medium-v2"], veteran["kitchen-mixed-v0"]
     assert [c.horizon for c in (maze, ant, kitchen, hopper)] == [32, 40, 32, 4]
     assert [c.stride for c in (maze, ant, kitchen, hopper)] == [15, 25, 4, 1]
-    assert [c.candidates for c in (maze, ant, kitchen, hopper)] == [50, 50, 150, 50]
     assert [c.network.depth for c in (maze, ant, kitchen, hopper)] == [2, 8, 2, 2]
     assert [c.paths.discount for c in (maze, ant, kitchen, hopper)] == [1.0, 1.0, 0.997, 0.997]
     assert hopper.paths.fall_reward == -100
@@ -324,6 +323,8 @@ def test_dvs_critic_stops_early_on_its_schedule():
         ({"paths": Paths("somewhere")}, "kind is one of"),
         ({"sampling": Sampling("euler")}, "solver is one of"),
         ({"critic": HorizonCritic(width=10, heads=4)}, "not a multiple of critic.heads"),
+        ({"critic": HorizonCritic(patch=4)}, "6 states cannot be cut into patches of critic.patch=4"),
+        ({"network": Network(patch=0)}, "patches of network.patch=0"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(change, message):

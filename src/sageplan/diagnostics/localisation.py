@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,33 @@ class Localisation:
     clean: npt.NDArray[Any] = field(repr=False)
     corrupted: npt.NDArray[Any] = field(repr=False)
     mask: npt.NDArray[np.bool_] = field(repr=False)
+
+
+class Aligned(NamedTuple):
+    """Quartiles of the energies around the first corrupted step, which has offset 0.
+
+    offsets [n]   clean, corrupted [3, n]: lower quartile, median, upper quartile
+    width         corrupted steps
+    """
+
+    offsets: npt.NDArray[np.int64]
+    clean: npt.NDArray[np.float64]
+    corrupted: npt.NDArray[np.float64]
+    width: int
+
+
+def aligned(result: Localisation, before: int = 15, after: int = 30) -> Aligned:
+    """What the paper's figure shows of all segments together."""
+    offsets = np.arange(-before, after)
+    steps = result.mask.argmax(1)[:, None] + offsets
+    valid = (steps >= 0) & (steps < result.mask.shape[1])
+    steps = np.clip(steps, 0, result.mask.shape[1] - 1)
+
+    def quartiles(energies: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        there = np.where(valid, np.take_along_axis(energies, steps, 1), np.nan)
+        return np.asarray(np.nanquantile(there, (0.25, 0.5, 0.75), axis=0), np.float64)
+
+    return Aligned(offsets, quartiles(result.clean), quartiles(result.corrupted), int(result.mask[0].sum()))
 
 
 def contexts(gate: Gate) -> tuple[Context, ...]:

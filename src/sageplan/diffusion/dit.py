@@ -44,8 +44,6 @@ class Network:
     def __post_init__(self) -> None:
         if self.width % self.heads or self.width % 2:
             raise ConfigError(f"width={self.width} must be even and a multiple of heads={self.heads}")
-        if self.patch < 1:
-            raise ConfigError(f"patch counts states and must be at least 1, got {self.patch}")
 
 
 class Block(nn.Module):
@@ -80,8 +78,6 @@ class DiT(nn.Module):
     def __init__(self, horizon: int, state_dim: int, config: Network) -> None:
         super().__init__()
         width, embedding, token = config.width, config.embedding, config.patch * state_dim
-        if horizon % config.patch:
-            raise ConfigError(f"a plan of {horizon} states cannot be cut into patches of {config.patch}")
         self.config = config
         self.embed = nn.Linear(token, width)
         self.register_buffer("position", sinusoids(horizon // config.patch, width), persistent=False)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from torch import nn
 
 from sageplan.errors import ConfigError, DataError
 from sageplan.evaluation.pool import Float64Array
@@ -60,15 +61,15 @@ def identity_of(task: Task, planner: Planner, gate: Gate | None, config: Rollout
         "task": task.name,
         "step_limit": task.step_limit,
         "stride": planner.stride,
-        "gate": _digest(gate) if gate else None,
+        "gate": weights_digest(gate.modules()) if gate else None,
         **settings,
     }
 
 
-def _digest(gate: Gate) -> str:
-    """Of the gate's weights."""
+def weights_digest(modules: nn.Module) -> str:
+    """Sixteen characters that stand for all weights."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(gate.modules().state_dict().items()):
+    for name, tensor in sorted(modules.state_dict().items()):
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(tensor.detach().cpu().numpy()).data)
     return digest.hexdigest()[:16]

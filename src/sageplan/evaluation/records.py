@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from sageplan.errors import ConfigError, EvaluationError, FormatError
+from sageplan.training.checkpoint import lock
 
 FORMAT, VERSION = "sageplan-episodes", 1
 
@@ -88,7 +89,7 @@ class Records:
         except OSError as error:
             raise ConfigError(f"cannot write {self.path}: {error.strerror}") from None
         try:
-            _claim(self._file, self.path)
+            lock(self._file, f"{self.path} is being written by another evaluation; wait, or choose another file")
             self.episodes = self._recover()
         except BaseException:
             os.close(self._file)
@@ -192,15 +193,3 @@ def _line(record: dict[str, Any]) -> str:
 
 def _say(cell: Cell) -> str:
     return f"episode {cell.seed} of {cell.arm} on {cell.task}"
-
-
-def _claim(file: int, path: Path) -> None:
-    """Two evaluations that append to one file would count episodes twice. The claim ends with the process."""
-    try:
-        import fcntl
-    except ImportError:  # not a POSIX system
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise ConfigError(f"{path} is being written by another evaluation; wait, or choose another file") from None

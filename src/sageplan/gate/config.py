@@ -99,6 +99,8 @@ class InverseDynamics:
     temperature: float = 0.5
     """scales the initial noise only, as DV does"""
     ema: float = 0.995
+    relative: int = 0
+    """leading entries of a state, a position say, of which only the change counts; DV has 2 (x, y) on mazes"""
     optimiser: Optimiser = field(
         default_factory=lambda: Optimiser(
             steps=200_000, batch=128, rate=3e-4, final_rate=0.0, warmup=0, weight_decay=0.01, clip=None

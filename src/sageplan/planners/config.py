@@ -57,6 +57,8 @@ class HorizonCritic:
     width: int = 256
     depth: int = 2
     heads: int = 4
+    patch: int = 1
+    """consecutive states per token, as in the denoiser"""
     optimiser: PartialCosine = field(
         default_factory=lambda: PartialCosine(
             steps=200_000, batch=128, rate=3e-4, final_rate=0.0, warmup=0, weight_decay=0.0, clip=None,
@@ -88,7 +90,6 @@ class VeteranConfig:
     """H: states of a plan, the observed one included"""
     stride: int = 1
     """environment steps between two states"""
-    candidates: int = 50
     paths: Paths = field(default_factory=Paths)
     network: Network = field(default_factory=Network)
     schedule: Schedule = "linear"
@@ -123,7 +124,6 @@ class VeteranConfig:
             )
         for name, value in (
             ("stride", self.stride),
-            ("candidates", self.candidates),
             ("sampling.steps", self.sampling.steps),
         ):
             if value < 1:
@@ -131,8 +131,16 @@ class VeteranConfig:
         for name, share in (("held_out", self.held_out), ("warm_start", self.warm_start)):
             if share is not None and not 0 < share < 1:
                 raise ConfigError(f"{name} is a share in (0, 1), got {share}")
-        if isinstance(self.critic, HorizonCritic) and self.critic.width % self.critic.heads:
-            raise ConfigError(f"critic.width={self.critic.width} is not a multiple of critic.heads={self.critic.heads}")
+        patches = {"network.patch": self.network.patch}
+        if isinstance(self.critic, HorizonCritic):
+            patches["critic.patch"] = self.critic.patch
+            if self.critic.width % self.critic.heads:
+                raise ConfigError(
+                    f"critic.width={self.critic.width} is not a multiple of critic.heads={self.critic.heads}"
+                )
+        for name, patch in patches.items():
+            if patch < 1 or self.horizon % patch:
+                raise ConfigError(f"horizon={self.horizon} states cannot be cut into patches of {name}={patch}")
 
     def to_json(self) -> dict[str, Any]:
         record = dataclasses.asdict(self)

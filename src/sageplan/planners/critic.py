@@ -57,8 +57,9 @@ class HorizonValue(nn.Module):
     def __init__(self, config: HorizonCritic, horizon: int, normaliser: Normaliser) -> None:
         super().__init__()
         self.normaliser = copy.deepcopy(normaliser)
-        self.embed, self.head = nn.Linear(len(normaliser.mean), config.width), nn.Linear(config.width, 1)
-        self.register_buffer("position", sinusoids(horizon, config.width), persistent=False)
+        self.horizon, token = horizon, config.patch * len(normaliser.mean)
+        self.embed, self.head = nn.Linear(token, config.width), nn.Linear(config.width, 1)
+        self.register_buffer("position", sinusoids(horizon // config.patch, config.width), persistent=False)
         self.blocks = nn.ModuleList(CriticBlock(config.width, config.heads) for _ in range(config.depth))
         for module in self.modules():
             if isinstance(module, nn.Linear):
@@ -67,7 +68,7 @@ class HorizonValue(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """raw states [N, H, S] to values [N]"""
-        x = self.embed(self.normaliser(states)) + self.position
+        x = self.embed(self.normaliser(states).view(len(states), len(self.position), -1)) + self.position
         for number, block in enumerate(self.blocks, 1):
             x = block(x, 1 if number == len(self.blocks) else x.shape[1])
         value: Tensor = self.head(x[:, 0])[:, 0]
@@ -112,11 +113,12 @@ class Critic:
         known = self.network.normaliser.mean
         if size != len(known):
             raise DataError(f"plans have states of size {size}; this critic was trained on {len(known)}")
-        if isinstance(self.network, HorizonValue) and horizon != len(self.network.position):
-            raise DataError(f"plans have {horizon} states; this critic was trained on {len(self.network.position)}")
+        if isinstance(self.network, HorizonValue) and horizon != self.network.horizon:
+            raise DataError(f"plans have {horizon} states; this critic was trained on {self.network.horizon}")
+        tokens = len(self.network.position) if isinstance(self.network, HorizonValue) else horizon
         flat = plans.states.reshape(-1, horizon, size).to(known.device, torch.float32)
         with torch.autocast(flat.device.type, enabled=False):
-            values = [self.network(part) for part in torch.split(flat, max(1, _CHUNK_TOKENS // horizon))]
+            values = [self.network(part) for part in torch.split(flat, max(1, _CHUNK_TOKENS // tokens))]
         return torch.cat(values).reshape(batch, candidates)
 
 

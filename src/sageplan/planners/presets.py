@@ -21,7 +21,7 @@ _PATHS: dict[Domain, Paths] = {
 _VETERAN: dict[Domain, VeteranConfig] = {
     "maze2d": VeteranConfig(stride=15),
     "antmaze": VeteranConfig(horizon=40, stride=25, network=Network(depth=8)),
-    "kitchen": VeteranConfig(stride=4, candidates=150),
+    "kitchen": VeteranConfig(stride=4),
     "locomotion": VeteranConfig(horizon=4, network=Network(heads=8), value_weight=2.0, critic=StateValue()),
 }
 

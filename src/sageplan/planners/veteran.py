@@ -24,8 +24,8 @@ from sageplan.training.checkpoint import load_weights
 from sageplan.training.loop import Average
 from sageplan.types import FloatArray, Plans
 
-_FREE = {"sampling", "precision", "warm_start", "candidates"}  # settings that training does not depend on
-_CHUNK_TOKENS = 2_048  # states of plans denoised together on a CPU: their activations stay in the cache
+_FREE = {"sampling", "precision", "warm_start"}  # settings that training does not depend on
+_CHUNK_TOKENS = 2_048  # denoised together on a CPU: their activations stay in the cache
 
 
 class Veteran:
@@ -61,7 +61,7 @@ class Veteran:
         return self
 
     def using(self, **changes: Any) -> Veteran:
-        """The same networks with another sampling, precision, warm_start or number of candidates."""
+        """The same networks with another sampling, precision or warm_start."""
         foreign = sorted(changes.keys() - _FREE)
         if foreign:
             raise ConfigError(f"{', '.join(foreign)} cannot change after training; {', '.join(sorted(_FREE))} can")
@@ -145,7 +145,7 @@ class Veteran:
         with torch.inference_mode():
             start = self.normaliser(observations)
             begin = None if begin is None else self.normaliser(begin)
-            for rows, columns in _pieces(shape, self.device):
+            for rows, columns in _pieces(shape, self.config.network.patch, self.device):
                 part = [n[rows, columns].reshape(-1, horizon, state_dim) for n in chance]
                 here = start[rows].repeat_interleave(len(part[0]) // len(start[rows]), 0)
 
@@ -175,7 +175,7 @@ class Veteran:
         return self._walk
 
 
-def _pieces(shape: tuple[int, int, int, int], device: torch.device) -> list[tuple[slice, slice]]:
+def _pieces(shape: tuple[int, int, int, int], patch: int, device: torch.device) -> list[tuple[slice, slice]]:
     """Rows and candidates of [B, C, H, S] to be denoised together.
 
     On a CPU never those of two observations: the shape of what is multiplied, and with it the last bit of a plan,
@@ -184,7 +184,7 @@ def _pieces(shape: tuple[int, int, int, int], device: torch.device) -> list[tupl
     batch, candidates, horizon, _ = shape
     if device.type != "cpu":
         return [(slice(None), slice(None))]
-    size = max(1, _CHUNK_TOKENS // horizon)
+    size = max(1, _CHUNK_TOKENS * patch // horizon)
     return [
         (slice(row, row + 1), slice(column, column + size))
         for row in range(batch)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sageplan.diagnostics.localisation import Localisation
+from sageplan.diagnostics.localisation import Localisation, aligned
 from sageplan.errors import MissingExtraError
 from sageplan.tasks.maze2d import Maze
 from sageplan.training.checkpoint import atomic
@@ -77,20 +77,14 @@ def localisation(path: Path, results: list[Localisation], title: str) -> None:
     }
     with figure(path, (3.3 * len(results), 3.0), len(results)) as axes:
         for ax, result in zip(axes, results, strict=True):
-            offset = np.arange(-15, 30)
-            begin = result.mask.argmax(1)[:, None]
-            steps = begin + offset
-            valid = (steps >= 0) & (steps < result.mask.shape[1])
-            steps = np.clip(steps, 0, result.mask.shape[1] - 1)
-            for name, energies, colour in (
-                ("corrupted", result.corrupted, ORANGE),
-                ("as recorded", result.clean, BLUE),
+            found = aligned(result)
+            for name, (low, middle, high), colour in (
+                ("corrupted", found.corrupted, ORANGE),
+                ("as recorded", found.clean, BLUE),
             ):
-                aligned = np.where(valid, np.take_along_axis(energies, steps, 1), np.nan)
-                low, middle, high = np.nanquantile(aligned, (0.25, 0.5, 0.75), axis=0)
-                ax.fill_between(offset, low, high, color=colour, alpha=0.25, lw=0)
-                ax.plot(offset, middle, color=colour, label=name)
-            ax.axvspan(0, int(result.mask[0].sum()) - 1, color=GREY, alpha=0.18, lw=0)
+                ax.fill_between(found.offsets, low, high, color=colour, alpha=0.25, lw=0)
+                ax.plot(found.offsets, middle, color=colour, label=name)
+            ax.axvspan(0, found.width - 1, color=GREY, alpha=0.18, lw=0)
             ax.set(title=f"{names[result.kind]}\nAUROC {result.auroc:.3f}", xlabel="step, from the corruption's first",
                    yscale="log")  # fmt: skip
         axes[0].set_ylabel(f"{title}\nenergy")

@@ -99,6 +99,29 @@ def claim_folder(folder: Path, needed_bytes: int) -> None:
         )
 
 
+def lock(file: int, refusal: str) -> None:
+    """Claim an open file for this process, until it closes it or ends; another's claim raises ConfigError."""
+    try:
+        import fcntl
+    except ImportError:  # not a POSIX system
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise ConfigError(refusal) from None
+
+
+@contextmanager
+def hold(path: Path, refusal: str) -> Iterator[None]:
+    """Keep others out while the body runs, by a lock file that may stay where it is."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        lock(file, refusal)
+        yield
+    finally:
+        os.close(file)
+
+
 class Checkpoint:
     """One file with all that a training run needs to go on exactly where it was.
 

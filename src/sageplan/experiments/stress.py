@@ -1,0 +1,119 @@
+"""The paper's stress test on Maze2D: of large pools, how often does each rule pick a plan that crosses a wall?"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from sageplan.evaluation.statistics import wilson
+from sageplan.gate.gate import KEEP, PENALTY, PREFIX, Gate
+from sageplan.gate.select import select
+from sageplan.planners.protocol import Planner, Scorer
+from sageplan.tasks.maze2d import Maze
+
+_SHOWN = 100  # plans of the example that are drawn, as in the paper's figure
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One way to choose: K steps are judged, the share `keep` of lowest energy stays, `penalty` is λ.
+
+    prefix  None judges the whole plan
+    """
+
+    name: str
+    keep: float
+    penalty: float
+    prefix: int | None = PREFIX
+
+
+RULES = (
+    Rule("MCSS", 1.0, 0.0),
+    Rule(f"SAGE (K {PREFIX}, keep {KEEP:g}, λ {PENALTY:g})", KEEP, PENALTY),
+    Rule(f"SAGE, keep 0.5 (K {PREFIX})", 0.5, PENALTY),
+    Rule("SAGE, keep 0.2, whole plan", 0.2, PENALTY, None),
+    Rule("lowest energy, whole plan", 1e-9, 0.0, None),
+)
+
+
+@torch.no_grad()
+def stress(
+    planner: Planner,
+    scorer: Scorer,
+    gate: Gate,
+    maze: Maze,
+    observations: Tensor,
+    *,
+    candidates: int = 500,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """From each of the observations [B, 4]: shares of plans, and of each rule's winners, that enter a wall.
+
+    `prefix` counts the first K steps, `whole` the plan. `example` is one decision to be drawn: the one where MCSS's
+    winner goes furthest through walls, with as many plans as the paper draws.
+    """
+    walls, energies, values, paths = [], [], [], []
+    for row, observation in enumerate(observations):  # one pool at a time: 500 plans are work enough
+        chance = torch.Generator(gate.device).manual_seed(seed * 1_000_003 + row)
+        plans = planner.propose(observation[None], candidates, chance)
+        energy = gate.step_energy(plans.states, plans.actions, stride=planner.stride, generator=chance)
+        xy = plans.states[0, ..., :2].double().cpu().numpy()
+        walls.append(np.asarray(maze.inside_wall(xy)))
+        paths.append(xy.astype(np.float32))
+        energies.append(energy[0])
+        values.append(scorer(plans)[0])
+    inside: npt.NDArray[np.bool_] = np.stack(walls)
+    energy, value = torch.stack(energies), torch.stack(values)
+    enters = {"prefix": np.asarray(inside[:, :, : PREFIX + 1].any(-1)), "whole": np.asarray(inside.any(-1))}
+    winners = {rule.name: _pick(rule, value, energy) for rule in RULES}
+    rows = np.arange(len(inside))
+    return {
+        "maze": maze.name,
+        "starts": len(observations),
+        "candidates": candidates,
+        "prefix": PREFIX,
+        "steps": int(energy.shape[-1]),
+        "seed": seed,
+        "plans": {part: float(crossing.mean()) for part, crossing in enters.items()},
+        "winners": {
+            name: {part: _share(crossing[rows, index]) for part, crossing in enters.items()}
+            for name, index in winners.items()
+        },
+        "example": _example(inside, paths, energy, value, winners),
+    }
+
+
+def _pick(rule: Rule, value: Tensor, energy: Tensor) -> npt.NDArray[np.int64]:
+    mean = energy[..., : rule.prefix].mean(-1)
+    index: npt.NDArray[np.int64] = select(value, mean, keep=rule.keep, penalty=rule.penalty).index.cpu().numpy()
+    return index
+
+
+def _share(crossing: npt.NDArray[np.bool_]) -> dict[str, float]:
+    return dataclasses.asdict(wilson(int(crossing.sum()), len(crossing)))
+
+
+def _example(
+    inside: npt.NDArray[np.bool_],
+    paths: list[npt.NDArray[np.float32]],
+    energy: Tensor,
+    value: Tensor,
+    winners: dict[str, npt.NDArray[np.int64]],
+) -> dict[str, Any]:
+    """The winners come first, then other candidates in their own order."""
+    rows = np.arange(len(inside))
+    row = int(inside[rows, winners[RULES[0].name]].sum(-1).argmax())
+    chosen = [int(index[row]) for index in winners.values()]
+    shown = list(dict.fromkeys([*chosen, *range(len(paths[row]))]))[:_SHOWN]
+    return {
+        "paths": paths[row][shown].round(3).tolist(),
+        "energies": energy[row, shown].cpu().numpy().astype(np.float64).round(5).tolist(),
+        "values": value[row, shown].cpu().numpy().astype(np.float64).round(5).tolist(),
+        "winners": {name: shown.index(index) for name, index in zip(winners, chosen, strict=True)},
+    }

@@ -1,0 +1,218 @@
+"""The report of one run: pictures first, then energies, scores, what the gate did, times and settings."""
+
+from __future__ import annotations
+
+import json
+import platform
+from typing import Any
+
+import numpy as np
+import torch
+
+from sageplan._version import __version__
+from sageplan.report import svg
+from sageplan.report.page import details, figure, page, row, section, table
+from sageplan.runs.folder import Run
+from sageplan.runs.summary import CONTROL
+from sageplan.tasks.maze2d import Maze
+
+_MCSS, _SAGE, _OTHER = "#D55E00", "#0072B2", "#009E73"
+_STAGES = {"propose": ("propose plans", "#56B4E9"), "value": ("value them", "#009E73"),
+           "actions": ("inverse dynamics", "#E69F00"), "gate": ("energies", "#0072B2"),
+           "select": ("select", "#CC79A7"), "environment": ("environment", "#999999"),
+           "simulate": ("simulate (oracle)", "#D55E00")}  # fmt: skip
+_KINDS = {
+    "shuffle": "actions shuffled in time",
+    "action-noise": "noise on the actions",
+    "state-noise": "noise on the states",
+}
+_METRICS = {
+    "sticky_score": "score, goal counts once touched (as DV and SAGE report it)",
+    "score": "score",
+}
+
+
+def run_page(run: Run, summary: dict[str, Any], diagnosis: dict[str, Any] | None) -> str:
+    """HTML of everything that `summarise` and `diagnose_run` found; without a diagnosis, of the episodes alone."""
+    sections = []
+    if diagnosis and diagnosis["stress"]:
+        sections.append(_pictures(diagnosis["stress"]))
+    if diagnosis:
+        sections.append(_energies(diagnosis["localisation"]))
+    sections += [_scores(run, summary), _gate(summary)]
+    if summary["effort"]:
+        sections.append(_times(summary))
+    sections.append(_provenance(run, summary))
+    return page(f"{run.task.name}: plans with and without the gate", _lead(summary), sections)
+
+
+def _lead(summary: dict[str, Any]) -> str:
+    metric, arms = summary["metrics"][0], summary["arms"]
+    if not {CONTROL, "sage"} <= arms.keys():
+        return f"{', '.join(arms)} on the same episodes."
+    without, with_gate = arms[CONTROL][metric], arms["sage"][metric]
+    text = (f"Score {with_gate['mean']:.1f} with SAGE and {without['mean']:.1f} without, over "
+            f"{arms['sage']['episodes']} paired episodes.")  # fmt: skip
+    found = summary["differences"]["sage"][metric]
+    if found:
+        gap = found["paired"]
+        text += f" The difference is {gap['delta']:+.1f}, 95 % interval {gap['low']:+.1f} to {gap['high']:+.1f}: "
+        if gap["low"] > 0:
+            text += "the gate helps here."
+        elif gap["high"] < 0:
+            text += "the gate does harm here."
+        else:
+            text += "these episodes do not tell whether the gate helps."
+    return text
+
+
+def _pictures(stress: dict[str, Any]) -> str:
+    maze, example = Maze.named(stress["maze"]), stress["example"]
+    xy, energies = np.array(example["paths"]), np.array(example["energies"])
+    limit = float(np.quantile(energies, 0.98)) or 1.0
+    order = energies.mean(1).argsort()  # strange plans on top
+    everything = [svg.Path(xy[i], energies[i]) for i in order]
+    (without, first), (with_gate, second) = list(example["winners"].items())[:2]
+    mazes = [figure(svg.maze_plans(maze, everything, limit, "all plans"),
+                    f"<b>{len(xy)} of {stress['candidates']} plans</b>, each step coloured by its energy")]  # fmt: skip
+    for name, index, colour in ((without, first, _MCSS), (with_gate, second, _SAGE)):
+        crosses = "enters a wall" if maze.crosses_wall(xy[index]) else "stays clear of walls"
+        mazes.append(figure(svg.maze_plans(maze, [svg.Path(xy[index], colour, 4.0)], limit, name),
+                            f"<b>{name}</b>: value {example['values'][index]:.3f}, "
+                            f"mean energy {energies[index].mean():.4f}; {crosses}"))  # fmt: skip
+    rows = [["all plans", _percent(stress["plans"]["prefix"]), _percent(stress["plans"]["whole"])]]
+    rows += [[name, _share(shares["prefix"]), _share(shares["whole"])] for name, shares in stress["winners"].items()]
+    return section(
+        "Which plans can happen?",
+        "<p class='soft'>One decision, the ball at the dot and the goal in green: the one of "
+        f"{stress['starts']} where MCSS's choice goes furthest through walls.</p>",
+        row(*mazes),
+        svg.heat_key(limit, "energy of a step"),
+        f"<p>Stress test: {stress['starts']} starts with {stress['candidates']} plans each. Share of the chosen plans "
+        f"that enter a wall within the first {stress['prefix']} steps, or anywhere in their {stress['steps']} "
+        "(95 % interval):</p>",
+        table(("chosen by", f"first {stress['prefix']} steps", "whole plan"), rows),
+    )
+
+
+def _energies(results: list[dict[str, Any]]) -> str:
+    figures = []
+    for result in results:
+        series = [svg.Series(name, colour, *result[key]) for name, key, colour in
+                  (("as recorded", "clean", _SAGE), ("corrupted", "corrupted", _MCSS))]  # fmt: skip
+        drawing = svg.curves(result["offsets"], series, (0, result["width"] - 1), result["kind"])
+        figures.append(figure(drawing, f"<b>{_KINDS[result['kind']]}</b>: AUROC of the corrupted steps "
+                                       f"{result['auroc']:.3f}"))  # fmt: skip
+    return section(
+        "Does the energy see what is wrong?",
+        f"<p>{results[0]['segments']} held-out recordings, tampered with in the shaded steps. Energy as recorded "
+        "(blue) and corrupted (orange): median and middle half.</p>",
+        row(*figures),
+    )
+
+
+def _scores(run: Run, summary: dict[str, Any]) -> str:
+    arms, metric = summary["arms"], summary["metrics"][0]
+    colours = {CONTROL: _MCSS, "sage": _SAGE}
+    estimates = [
+        svg.Estimate(name, arm[metric]["mean"], arm[metric]["mean"] - 1.96 * arm[metric]["se"],
+                     arm[metric]["mean"] + 1.96 * arm[metric]["se"], colours.get(name, _OTHER))
+        for name, arm in arms.items() if arm["episodes"] > 1
+    ]  # fmt: skip
+    gaps = [
+        svg.Estimate(f"{name} − {CONTROL}", found[metric]["paired"]["delta"], found[metric]["paired"]["low"],
+                     found[metric]["paired"]["high"], colours.get(name, _OTHER))
+        for name, found in summary["differences"].items() if found[metric]
+    ]  # fmt: skip
+    drawings = []
+    if estimates:
+        drawings.append(figure(svg.intervals(estimates, f"{metric.replace('_', ' ')}, mean and 95 %", "scores"), ""))
+    if gaps:
+        caption = (
+            "On the same episode seeds, starts and candidates: most of what differs from episode to episode cancels."
+        )
+        drawings.append(figure(svg.intervals(gaps, "paired difference, 95 %", "differences", zero=True), caption))
+    headings = ["arm", "episodes", *(_METRICS[name] for name in summary["metrics"]), "success", "steps"]
+    rows = [
+        [name, str(arm["episodes"]), *(_mean(arm[m]) for m in summary["metrics"]),
+         _share(arm["success"]) if arm["success"] else "–", f"{arm['length']:.0f}"]
+        for name, arm in arms.items()
+    ]  # fmt: skip
+    differences = [
+        [f"{name} − {CONTROL}", m.replace("_", " "), _gap(found[m]["paired"]), f"{found[m]['paired']['p_greater']:.2g}",
+         _gap(found[m]["welch"]), f"{found[m]['welch']['p_greater']:.2g}"]
+        for name, found in summary["differences"].items() for m in summary["metrics"] if found[m]
+    ]  # fmt: skip
+    heads = ("difference", "metric", "paired (95 %)", "p, one-sided", "Welch (95 %)", "p, one-sided")
+    note = "" if run.data["origin"] == "official layout" else (
+        "<p class='soft'>The data are not D4RL's official file, so these scores do not stand beside published ones.</p>"
+    )  # fmt: skip
+    return section("Scores", *drawings, table(headings, rows), table(heads, differences) if differences else "", note)
+
+
+def _gate(summary: dict[str, Any]) -> str:
+    rows = [
+        [name, str(arm["decisions"]), _percent(arm["filter_changed"]), _percent(arm["penalty_changed"]),
+         _percent(arm["gate_changed"]), _number(arm["prefix_energy"]), _number(arm["executed_energy"]),
+         _number(arm["gap"])]
+        for name, arm in summary["arms"].items()
+    ]  # fmt: skip
+    heads = ("arm", "decisions", "filter changed the winner", "penalty did", "not the highest value",
+             "energy, prefix", "energy, executed", "planned to reached")  # fmt: skip
+    return section(
+        "What the gate did",
+        table(heads, rows),
+        "<p class='soft'>Energies are of the chosen plans. Planned to reached: how far the state one step after a "
+        "decision is from the planned one, in standard deviations, mean over dimensions.</p>",
+    )
+
+
+def _times(summary: dict[str, Any]) -> str:
+    effort = summary["effort"]
+    planned = effort["planned"]
+    parts = [(_STAGES[stage][0], 1000 * seconds / planned, _STAGES[stage][1])
+             for stage, seconds in effort["seconds"].items() if stage in _STAGES]  # fmt: skip
+    shared = 1 - planned / effort["decisions"]
+    trained = "; ".join(
+        f"{name.replace('_', ' ')} {spent:.0f} s" for name, spent in summary["training_seconds"].items()
+    )
+    return section(
+        "Where the time went",
+        figure(svg.stacked(parts, "ms", "milliseconds per planning"),
+               f"Per planning of {summary['rollout']['candidates']} candidates, all arms and their records together, "
+               f"on {effort['device']} with {effort['threads']} threads. {planned:,} plannings served "
+               f"{effort['decisions']:,} decisions: arms in the same state share one ({shared:.0%})."),
+        f"<p class='soft'>Training: {trained}. Episodes: {effort['wall']:.0f} s.</p>",
+    )  # fmt: skip
+
+
+def _provenance(run: Run, summary: dict[str, Any]) -> str:
+    data = run.data
+    software = f"sageplan {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
+    said = (
+        f"<p><code>{summary['command']}</code></p>"
+        f"<p class='soft'>Data: {data['name']}, {data['origin']}, {data['rows']:,} rows in {data['episodes']:,} "
+        f"episodes, SHA-256 of the arrays {data['fingerprint'][:16]}. {software}, {platform.system()} "
+        f"{platform.machine()}. One training seed: what differs between trainings is not in these intervals.</p>"
+    )
+    return section("How it was made", said, details("All settings", json.dumps(run.config.to_json(), indent=2)))
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}"
+
+
+def _share(found: dict[str, float]) -> str:
+    return f"{found['estimate']:.1%} ({found['low']:.1%}–{found['high']:.1%})"
+
+
+def _mean(value: dict[str, float]) -> str:
+    return f"{value['mean']:.1f} ± {value['se']:.1f}"
+
+
+def _gap(found: dict[str, float]) -> str:
+    return f"{found['delta']:+.1f} [{found['low']:+.1f}, {found['high']:+.1f}]"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"

@@ -1,0 +1,87 @@
+"""Several runs side by side: each by itself, then by domain and over all, and over training seeds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from sageplan.errors import ConfigError
+from sageplan.evaluation.bootstrap import Pair, bootstrap_domains, interquartile_mean
+from sageplan.evaluation.pairs import paired_samples
+from sageplan.evaluation.statistics import mean, paired, two_level, welch
+from sageplan.runs.folder import Run
+from sageplan.runs.summary import CONTROL, metrics
+
+
+def compare(
+    runs: Sequence[Run], arm: str = "sage", control: str = CONTROL, *, resamples: int = 10_000
+) -> dict[str, Any]:
+    """The paper's metric of each task; only episode seeds that both arms have finished count.
+
+    A stratum of the bootstrap is one run. Runs of the same task and preset but of other training seeds are told
+    apart from more episodes: `training_seeds` has the error between them.
+    """
+    _check(runs)
+    rows, strata = [], {}
+    for run in runs:
+        metric = metrics(run.task)[0]
+        pair = next(iter(paired_samples(run.episodes(), arm, control, metric).values()), None)
+        if pair is None:
+            raise ConfigError(f"{run.path} has no episode seed that both {arm} and {control} have finished")
+        strata[_name(run)] = pair
+        rows.append({"run": run.path.name, "task": run.task.name, "preset": run.preset, "seed": run.seed,
+                     "data": run.data["origin"], "metric": metric, **_row(pair)})  # fmt: skip
+    domain_of = {_name(run): run.task.domain for run in runs}
+    found: dict[str, Any] = {"arm": arm, "control": control, "runs": rows}
+    for kind in ("paired", "unpaired"):
+        per_domain = bootstrap_domains(strata, domain_of, paired=kind == "paired", resamples=resamples)
+        found[kind] = {name: dataclasses.asdict(result) for name, result in per_domain.items()}
+    found["interquartile_mean"] = {
+        name: dataclasses.asdict(interquartile_mean({n: pair[side] for n, pair in strata.items()}, resamples=resamples))
+        for side, name in enumerate((arm, control))
+    }
+    found["training_seeds"] = _training_seeds(runs, strata)
+    return found
+
+
+def _row(pair: Pair) -> dict[str, Any]:
+    treatment, control = mean(pair.treatment), mean(pair.control)
+    enough = treatment.count > 1
+    return {
+        "episodes": treatment.count,
+        "treatment": dataclasses.asdict(treatment),
+        "baseline": dataclasses.asdict(control),
+        "paired": dataclasses.asdict(paired(*pair)) if enough else None,
+        "welch": dataclasses.asdict(welch(*pair)) if enough else None,
+    }
+
+
+def _training_seeds(runs: Sequence[Run], strata: dict[str, Pair]) -> list[dict[str, Any]]:
+    """Of every task and preset with several training seeds: scores and differences, and their two kinds of error."""
+    groups: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        groups.setdefault((run.task.name, run.preset), []).append(run)
+    return [
+        {
+            "task": task,
+            "preset": preset,
+            "treatment": dataclasses.asdict(two_level([strata[_name(run)].treatment for run in group])),
+            "baseline": dataclasses.asdict(two_level([strata[_name(run)].control for run in group])),
+        }
+        for (task, preset), group in groups.items()
+        if len(group) > 1
+    ]
+
+
+def _name(run: Run) -> str:
+    return f"{run.task.name} {run.preset} {run.seed}"
+
+
+def _check(runs: Sequence[Run]) -> None:
+    if not runs:
+        raise ConfigError("no runs to compare")
+    names = [_name(run) for run in runs]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(f"the same task, preset and seed is given twice: {', '.join(twice)}")

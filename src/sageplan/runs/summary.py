@@ -1,0 +1,99 @@
+"""What a run's records say: its arms, their paired and unpaired differences, and what the gate did."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sageplan.evaluation.pairs import paired_samples
+from sageplan.evaluation.records import Episode
+from sageplan.evaluation.statistics import mean, paired, welch, wilson
+from sageplan.runs.folder import Run
+from sageplan.tasks.catalogue import Task
+
+CONTROL = "mcss"
+_CHANGES = ("filter_changed", "penalty_changed", "gate_changed")
+_MEANS = ("prefix_energy", "executed_energy", "gap", "length", "episode_return")
+
+
+def metrics(task: Task) -> tuple[str, ...]:
+    """Scores that are reported, the paper's first: on Maze2D the sticky one, then D4RL's own."""
+    return ("sticky_score", "score") if task.domain == "maze2d" else ("score",)
+
+
+def summarise(run: Run) -> dict[str, Any]:
+    """The record behind all tables and reports."""
+    episodes = run.episodes()
+    arms = list(dict.fromkeys(episode.arm for episode in episodes))
+    return {
+        "task": run.task.name,
+        "preset": run.preset,
+        "seed": run.seed,
+        "command": f"sageplan run {run.task.name} --preset {run.preset} --seed {run.seed}",
+        "data": run.data,
+        "rollout": dataclasses.asdict(run.config.rollout),
+        "metrics": list(metrics(run.task)),
+        "arms": {arm: _arm(run.task, [e for e in episodes if e.arm == arm]) for arm in arms},
+        "differences": {
+            arm: {metric: _difference(episodes, arm, metric) for metric in metrics(run.task)}
+            for arm in arms
+            if arm != CONTROL and CONTROL in arms
+        },
+        "training_seconds": _training_seconds(run),
+        "effort": total_effort(run.path / "effort.jsonl"),
+    }
+
+
+def _arm(task: Task, episodes: Sequence[Episode]) -> dict[str, Any]:
+    decisions = sum(episode.decisions for episode in episodes)
+    successes = [episode.success for episode in episodes if episode.success is not None]
+    return {
+        "episodes": len(episodes),
+        **{metric: dataclasses.asdict(mean([getattr(e, metric) for e in episodes])) for metric in metrics(task)},
+        "success": dataclasses.asdict(wilson(sum(successes), len(successes))) if successes else None,
+        **{name: _mean_of_known(episodes, name) for name in _MEANS},
+        **{name: sum(getattr(e, name) for e in episodes) / decisions for name in _CHANGES},
+        "decisions": decisions,
+        "settings": episodes[0].settings,
+    }
+
+
+def _mean_of_known(episodes: Sequence[Episode], name: str) -> float | None:
+    known = [value for episode in episodes if (value := getattr(episode, name)) is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _difference(episodes: Sequence[Episode], arm: str, metric: str) -> dict[str, Any] | None:
+    """Against the planner without a gate; None before two episode seeds have been finished by both."""
+    pair = next(iter(paired_samples(episodes, arm, CONTROL, metric).values()), None)
+    if pair is None or np.size(pair.treatment) < 2:
+        return None
+    return {"paired": dataclasses.asdict(paired(*pair)), "welch": dataclasses.asdict(welch(*pair))}
+
+
+def _training_seconds(run: Run) -> dict[str, float]:
+    """Of each learner; what was lost when a training was killed does not count."""
+    trained = run.gate().info["training"] | run.planner().info["training"]
+    return {name: summary["seconds"] for name, summary in trained.items()}
+
+
+def total_effort(path: Path) -> dict[str, Any] | None:
+    """Sums over all sessions that ran to their end; None where none has."""
+    if not path.exists():
+        return None
+    sessions = [json.loads(line) for line in path.read_text().splitlines()]
+    seconds: Counter[str] = Counter()
+    for session in sessions:
+        seconds.update(session["seconds"])
+    return {
+        **{name: sum(session[name] for session in sessions) for name in ("wall", "decisions", "planned", "steps")},
+        "seconds": dict(seconds),
+        "threads": sessions[-1]["threads"],
+        "device": sessions[-1]["device"],
+    }
