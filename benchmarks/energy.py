@@ -63,14 +63,15 @@ class Proposal(nn.Module):
         return torch.cat(out)
 
 
-def untrained(preset: str) -> Gate:
+def untrained(preset: str, state_dim: int = S, action_dim: int = A) -> Gate:
     """A gate of the preset's shape with random weights: time does not depend on them."""
     config = replace(sageplan.PRESETS[preset], inverse_dynamics=None)
     torch.manual_seed(0)
     latent = config.stage1.latent
-    encoder = FrozenEncoder(Normaliser(S), Encoder(S, config.stage1.hidden, latent), Whitening(latent, "per_dim"))
+    layers = Encoder(state_dim, config.stage1.hidden, latent)
+    encoder = FrozenEncoder(Normaliser(state_dim), layers, Whitening(latent, "per_dim"))
     info = {"data": {"name": "none", "fingerprint": ""}, "seed": 0, "training": {}}
-    return Gate(config, encoder, LatentPredictor(latent, A, config.stage2), None, info)
+    return Gate(config, encoder, LatentPredictor(latent, action_dim, config.stage2), None, info)
 
 
 @torch.inference_mode()

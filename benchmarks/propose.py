@@ -23,10 +23,10 @@ B, C, S = 50, 50, 17
 ROUNDS = 3
 
 
-def untrained(config: VeteranConfig) -> Veteran:
-    """A planner of the paper's shape whose weights, modulations included, do something."""
+def untrained(config: VeteranConfig, state_dim: int = S) -> Veteran:
+    """A planner whose weights, modulations included, do something."""
     torch.manual_seed(0)
-    denoiser, normaliser = DiT(config.horizon, S, config.network), Normaliser(S)
+    denoiser, normaliser = DiT(config.horizon, state_dim, config.network), Normaliser(state_dim)
     for name, weight in denoiser.named_parameters():
         if name.endswith("modulation.weight") or name == "head.weight":
             torch.nn.init.normal_(weight, std=0.02)
@@ -36,7 +36,7 @@ def untrained(config: VeteranConfig) -> Veteran:
 @torch.no_grad()
 def plain(planner: Veteran, observations: Tensor, candidates: int, generator: torch.Generator) -> Tensor:
     """The proposal as written down: every step the whole network, for every plan."""
-    config, size = planner.config, (len(observations), candidates, planner.config.horizon, S)
+    config, size = planner.config, (len(observations), candidates, planner.config.horizon, planner.state_dim)
     walk = times(config.sampling.steps)
     alpha, sigma = alpha_sigma(config.schedule, walk)
     x = torch.randn(size, generator=generator).flatten(0, 1)

@@ -20,6 +20,7 @@ from sageplan.errors import SageplanError
 from sageplan.gate.config import GateConfig
 from sageplan.gate.gate import Gate
 from sageplan.gate.presets import PRESETS
+from sageplan.tasks import catalogue
 from sageplan.training.checkpoint import atomic, claim_folder, write_json
 from sageplan.training.metrics import Logger
 from sageplan.types import Trajectories
@@ -147,19 +148,22 @@ class Info:
 
 @dataclass
 class Demo:
-    """Collect Maze2D data, fit a gate and show that its energy tells what can happen from what cannot."""
+    """Make Maze2D data, train a planner and a gate, and report what the gate changes."""
 
     out: Path = Path("demo")
     """folder for everything"""
     maze: Literal["umaze", "medium", "large"] = "medium"
-    steps: int = 300_000
-    """rows of data to collect"""
+    rows: int = 500_000
+    """of data to make"""
+    episodes: int = 30
+    """of each arm"""
     seed: int = 0
 
     def run(self) -> None:
         from sageplan.demo import demo
 
-        demo(self.out, self.maze, self.steps, self.seed)
+        task = catalogue.get(f"maze2d-{self.maze}-v1")
+        cli_run.finish(demo(task, self.out, self.rows, self.episodes, self.seed, cli_run.heading))
 
 
 def diagnose(gate: Gate, data: Trajectories, folder: Path, baselines: bool, seed: int) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class Run:
             done = run(
                 task, self.preset, self.config,
                 out=folder, data=self.data, seed=self.seed, episodes=self.episodes, selectors=_arms(self.selectors),
-                device=self.device, loggers=self.log, say=_heading,
+                device=self.device, loggers=self.log, say=heading,
             )  # fmt: skip
         except KeyboardInterrupt:
             err.print(f"interrupted; the same command goes on from {folder}")
@@ -190,12 +190,12 @@ def _arms(text: str) -> list[str]:
     return [part for part in text.split(",") if part.strip()]
 
 
-def _heading(text: str) -> None:
+def heading(text: str) -> None:
     err.print(f"[bold]▸ {text}[/]")
 
 
-def _mean(value: dict[str, float]) -> str:
-    return f"{value['mean']:.1f} ± {value['se']:.1f}"
+def _mean(value: dict[str, Any]) -> str:
+    return f"{value['mean']:.1f}" + ("" if value["se"] is None else f" ± {value['se']:.1f}")
 
 
 def _gap(row: dict[str, Any] | None) -> str:

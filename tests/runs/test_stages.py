@@ -21,7 +21,6 @@ from sageplan.runs.stages import evaluate_run, task_file
 from sageplan.tasks import catalogue
 
 
-
 def weights(run):
     return [path.read_bytes() for part in ("gate", "planner") for path in (run.path / part).glob("*.safetensors")]
 
@@ -41,7 +40,10 @@ class KilledError(BaseException):
     pass
 
 
-@pytest.mark.parametrize("stage", ["stage1", "stage2", "inverse_dynamics", "planner", "critic", "diagnosis", "episodes"])
+STAGES = ("stage1", "stage2", "inverse_dynamics", "planner", "critic", "diagnosis", "episodes")
+
+
+@pytest.mark.parametrize("stage", STAGES)
 def test_killed_in_any_stage_it_goes_on_to_the_same_end(start, monkeypatch, stage):
     """The process is taken away in the middle of the stage; what comes out of the second call is compared with a
     run that was left alone."""
@@ -223,5 +225,3 @@ def test_other_data_are_asked_for(monkeypatch, tmp_path):
     monkeypatch.setenv("SAGEPLAN_DATA", str(tmp_path))
     monkeypatch.setattr(stages, "get", lambda task: Path("asked for", task.name))
     assert task_file(catalogue.get("hopper-medium-v2")) == Path("asked for/hopper-medium-v2")
-
-

@@ -27,8 +27,10 @@ PRESETS: dict[str, GateConfig] = {
             optimiser=Optimiser(steps=8_000, batch=512, rate=4e-3, warmup=200, precision="bf16"),
         ),
         inverse_dynamics=InverseDynamics(
+            hidden=128,
+            steps=5,  # an eighth of the time of the paper's sizes, for actions that are as exact
             optimiser=Optimiser(
-                steps=2_000, batch=512, rate=1e-3, final_rate=0.0, warmup=100, weight_decay=0.01, clip=None
+                steps=6_000, batch=512, rate=1e-3, final_rate=0.0, warmup=100, weight_decay=0.01, clip=None
             ),
         ),
     ),

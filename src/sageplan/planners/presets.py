@@ -24,6 +24,13 @@ _VETERAN: dict[Domain, VeteranConfig] = {
     "kitchen": VeteranConfig(stride=4),
     "locomotion": VeteranConfig(horizon=4, network=Network(heads=8), value_weight=2.0, critic=StateValue()),
 }
+# Horizon and states per token. In mazes 32 states are a third of a second, in which no plan gets anywhere.
+_CPU: dict[Domain, tuple[int, int]] = {
+    "maze2d": (128, 8),
+    "antmaze": (128, 8),
+    "kitchen": (32, 4),
+    "locomotion": (32, 4),
+}
 
 
 def preset(name: str, task: Task) -> VeteranConfig:
@@ -37,14 +44,16 @@ def preset(name: str, task: Task) -> VeteranConfig:
         return replace(_VETERAN[task.domain], paths=paths)
     if name == "paper":
         return VeteranConfig(paths=replace(paths, discount=0.997))
+    horizon, patch = _CPU[task.domain]
     return VeteranConfig(
+        horizon=horizon,
         paths=paths,
-        network=Network(width=128, embedding=64, gelu="none"),
+        network=Network(width=128, embedding=64, gelu="none", patch=patch),
         prediction="clean",  # of the three, the one that gives smooth plans after few updates
         ema=0.998,
-        sampling=Sampling("dpm++", steps=8),
+        sampling=Sampling("dpm++", steps=5),
         precision="bf16",
-        critic=HorizonCritic(width=64, optimiser=_cpu_training(2_000)),
+        critic=HorizonCritic(width=128, patch=patch, optimiser=_cpu_training(4_000)),
         optimiser=_cpu_training(5_000),
     )
 

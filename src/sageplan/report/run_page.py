@@ -26,10 +26,6 @@ _KINDS = {
     "action-noise": "noise on the actions",
     "state-noise": "noise on the states",
 }
-_METRICS = {
-    "sticky_score": "score, goal counts once touched (as DV and SAGE report it)",
-    "score": "score",
-}
 
 
 def run_page(run: Run, summary: dict[str, Any], diagnosis: dict[str, Any] | None) -> str:
@@ -132,7 +128,7 @@ def _scores(run: Run, summary: dict[str, Any]) -> str:
             "On the same episode seeds, starts and candidates: most of what differs from episode to episode cancels."
         )
         drawings.append(figure(svg.intervals(gaps, "paired difference, 95 %", "differences", zero=True), caption))
-    headings = ["arm", "episodes", *(_METRICS[name] for name in summary["metrics"]), "success", "steps"]
+    headings = ["arm", "episodes", *(name.replace("_", " ") for name in summary["metrics"]), "success", "steps"]
     rows = [
         [name, str(arm["episodes"]), *(_mean(arm[m]) for m in summary["metrics"]),
          _share(arm["success"]) if arm["success"] else "–", f"{arm['length']:.0f}"]
@@ -144,10 +140,13 @@ def _scores(run: Run, summary: dict[str, Any]) -> str:
         for name, found in summary["differences"].items() for m in summary["metrics"] if found[m]
     ]  # fmt: skip
     heads = ("difference", "metric", "paired (95 %)", "p, one-sided", "Welch (95 %)", "p, one-sided")
+    sticky = "<p class='soft'>Sticky score: the goal counts in every step once it has been touched, as DV and SAGE "
+    sticky += "report it. Score: D4RL's own, the steps at the goal.</p>"
     note = "" if run.data["origin"] == "official layout" else (
         "<p class='soft'>The data are not D4RL's official file, so these scores do not stand beside published ones.</p>"
     )  # fmt: skip
-    return section("Scores", *drawings, table(headings, rows), table(heads, differences) if differences else "", note)
+    tables = [table(headings, rows), *([table(heads, differences)] if differences else [])]
+    return section("Scores", row(*drawings), *tables, sticky if metric == "sticky_score" else "", note)
 
 
 def _gate(summary: dict[str, Any]) -> str:
@@ -157,13 +156,14 @@ def _gate(summary: dict[str, Any]) -> str:
          _number(arm["gap"])]
         for name, arm in summary["arms"].items()
     ]  # fmt: skip
-    heads = ("arm", "decisions", "filter changed the winner", "penalty did", "not the highest value",
-             "energy, prefix", "energy, executed", "planned to reached")  # fmt: skip
+    heads = ("arm", "decisions", "filter decided", "penalty decided", "not argmax J",
+             "energy, prefix", "executed", "gap")  # fmt: skip
     return section(
         "What the gate did",
         table(heads, rows),
-        "<p class='soft'>Energies are of the chosen plans. Planned to reached: how far the state one step after a "
-        "decision is from the planned one, in standard deviations, mean over dimensions.</p>",
+        "<p class='soft'>Decided: share of decisions in which it changed the winner. Energies are of the chosen plans, "
+        "over the prefix and over the steps that were executed. Gap: how far the state one step after a decision is "
+        "from the planned one, in standard deviations, mean over dimensions.</p>",
     )
 
 
@@ -206,8 +206,8 @@ def _share(found: dict[str, float]) -> str:
     return f"{found['estimate']:.1%} ({found['low']:.1%}–{found['high']:.1%})"
 
 
-def _mean(value: dict[str, float]) -> str:
-    return f"{value['mean']:.1f} ± {value['se']:.1f}"
+def _mean(value: dict[str, Any]) -> str:
+    return f"{value['mean']:.1f}" + ("" if value["se"] is None else f" ± {value['se']:.1f}")
 
 
 def _gap(found: dict[str, float]) -> str:

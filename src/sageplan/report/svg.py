@@ -93,7 +93,7 @@ def heat_key(limit: float, label: str) -> str:
 
 def curves(x: Sequence[float], series: Sequence[Series], shade: tuple[float, float], label: str) -> str:
     """Medians as lines and middle halves as bands, over x, the ordinate logarithmic; `shade` marks a stretch of x."""
-    width, height, left, bottom = 340, 220, 46, 30
+    width, height, left, bottom = 340, 226, 46, 36
     values = [v for s in series for v in (*s.low, *s.high) if v > 0 and math.isfinite(v)]
     across = _linear(x[0], x[-1], left, width - 8)
     up = _linear(math.log10(min(values)), math.log10(max(values)), height - bottom, 8)
@@ -115,7 +115,7 @@ def curves(x: Sequence[float], series: Sequence[Series], shade: tuple[float, flo
     parts += [f'<text x="{across(tick):.1f}" y="{height - 12}" text-anchor="middle">{tick:g}</text>'
               for tick in (x[0], 0, x[-1])]  # fmt: skip
     parts.append(
-        f'<text x="{(left + width) / 2}" y="{height}" text-anchor="middle">step, from the first corrupted</text>'
+        f'<text x="{(left + width) / 2}" y="{height - 4}" text-anchor="middle">step, from the first corrupted</text>'
     )
     return _svg(width, height, parts, label)
 
@@ -132,12 +132,12 @@ class Estimate(NamedTuple):
 
 def intervals(rows: Sequence[Estimate], unit: str, label: str, zero: bool = False) -> str:
     """A dot and a line per row; `zero` draws where there is no difference."""
-    width, left, step = 640, 170, 30
+    width, left, step = 460, 118, 30
     low, high = min(r.low for r in rows), max(r.high for r in rows)
     if zero:
         low, high = min(low, 0.0), max(high, 0.0)
     margin = 0.06 * (high - low) or 1.0
-    across = _linear(low - margin, high + margin, left, width - 70)
+    across = _linear(low - margin, high + margin, left, width - 62)
     height = step * len(rows) + 34
     parts = []
     for tick in _ticks(low - margin, high + margin):
@@ -152,15 +152,15 @@ def intervals(rows: Sequence[Estimate], unit: str, label: str, zero: bool = Fals
             f'<line x1="{across(row.low):.1f}" x2="{across(row.high):.1f}" y1="{y}" y2="{y}" stroke="{row.colour}" '
             'stroke-width="3" stroke-linecap="round"/>',
             f'<circle cx="{across(row.value):.1f}" cy="{y}" r="5.5" fill="{row.colour}"/>',
-            f'<text class="strong" x="{width - 64}" y="{y + 4}">{row.value:{"+" if zero else ""}.1f}</text>',
+            f'<text class="strong" x="{width - 50}" y="{y + 4}">{row.value:{"+" if zero else ""}.1f}</text>',
         ]
-    parts.append(f'<text x="{(left + width - 70) / 2}" y="{height - 1}" text-anchor="middle">{escape(unit)}</text>')
+    parts.append(f'<text x="{(left + width - 62) / 2}" y="{height - 3}" text-anchor="middle">{escape(unit)}</text>')
     return _svg(width, height, parts, label)
 
 
 def stacked(parts_of: Sequence[tuple[str, float, str]], unit: str, label: str) -> str:
     """One bar of named, coloured parts, each labelled beneath with its size."""
-    width, total = 640, sum(size for _, size, _ in parts_of) or 1.0
+    width, total = 560, sum(size for _, size, _ in parts_of) or 1.0
     across, parts, legend = 0.0, [], []
     for number, (name, size, colour) in enumerate(parts_of):
         share = width * size / total

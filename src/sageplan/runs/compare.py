@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from sageplan.evaluation.bootstrap import Pair, bootstrap_domains, interquartile
 from sageplan.evaluation.pairs import paired_samples
 from sageplan.evaluation.statistics import mean, paired, two_level, welch
 from sageplan.runs.folder import Run
-from sageplan.runs.summary import CONTROL, metrics
+from sageplan.runs.summary import CONTROL, metrics, plain
 
 
 def compare(
@@ -36,9 +35,9 @@ def compare(
     found: dict[str, Any] = {"arm": arm, "control": control, "runs": rows}
     for kind in ("paired", "unpaired"):
         per_domain = bootstrap_domains(strata, domain_of, paired=kind == "paired", resamples=resamples)
-        found[kind] = {name: dataclasses.asdict(result) for name, result in per_domain.items()}
+        found[kind] = {name: plain(result) for name, result in per_domain.items()}
     found["interquartile_mean"] = {
-        name: dataclasses.asdict(interquartile_mean({n: pair[side] for n, pair in strata.items()}, resamples=resamples))
+        name: plain(interquartile_mean({n: pair[side] for n, pair in strata.items()}, resamples=resamples))
         for side, name in enumerate((arm, control))
     }
     found["training_seeds"] = _training_seeds(runs, strata)
@@ -50,10 +49,10 @@ def _row(pair: Pair) -> dict[str, Any]:
     enough = treatment.count > 1
     return {
         "episodes": treatment.count,
-        "treatment": dataclasses.asdict(treatment),
-        "baseline": dataclasses.asdict(control),
-        "paired": dataclasses.asdict(paired(*pair)) if enough else None,
-        "welch": dataclasses.asdict(welch(*pair)) if enough else None,
+        "treatment": plain(treatment),
+        "baseline": plain(control),
+        "paired": plain(paired(*pair)) if enough else None,
+        "welch": plain(welch(*pair)) if enough else None,
     }
 
 
@@ -66,8 +65,8 @@ def _training_seeds(runs: Sequence[Run], strata: dict[str, Pair]) -> list[dict[s
         {
             "task": task,
             "preset": preset,
-            "treatment": dataclasses.asdict(two_level([strata[_name(run)].treatment for run in group])),
-            "baseline": dataclasses.asdict(two_level([strata[_name(run)].control for run in group])),
+            "treatment": plain(two_level([strata[_name(run)].treatment for run in group])),
+            "baseline": plain(two_level([strata[_name(run)].control for run in group])),
         }
         for (task, preset), group in groups.items()
         if len(group) > 1

@@ -54,7 +54,8 @@ def preset(name: str, task: Task) -> RunConfig:
     """The settings of this name for a task."""
     planner = planner_presets.preset(name, task)
     if name == "cpu":
-        return RunConfig(PRESETS["cpu"], planner, RolloutConfig(replan_every=_REPLAN[task.domain]))
+        # On a CPU the planner works at one observation after the other, so larger blocks would only be filled up.
+        return RunConfig(PRESETS["cpu"], planner, RolloutConfig(replan_every=_REPLAN[task.domain], block=1))
     if name == "paper":
         return RunConfig(PRESETS["paper"], planner, RolloutConfig())
     # DV's inverse dynamics: the whole training's length, and positions relative to where the body is on mazes

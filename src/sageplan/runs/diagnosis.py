@@ -18,14 +18,14 @@ from sageplan.types import Trajectories
 STARTS, CANDIDATES = 100, 500
 
 
-def diagnose_run(run: Run, data: Trajectories, device: torch.device, starts: int = STARTS) -> dict[str, Any]:
+def diagnose_run(run: Run, data: Trajectories, device: torch.device) -> dict[str, Any]:
     """Kept in the run's diagnosis.json, and read from there when it has been made."""
     if (earlier := run.diagnosis()) is not None:
         return earlier
     gate, planner = run.gate(device), run.planner(device)
     record: dict[str, Any] = {"localisation": [_localisation(gate, data, kind) for kind in CORRUPTIONS], "stress": None}
     if run.task.domain == "maze2d":
-        record["stress"] = _stress(run, gate, planner, data, starts)
+        record["stress"] = _stress(run, gate, planner, data)
     write_json(run.path / "diagnosis.json", record)
     return record
 
@@ -44,13 +44,13 @@ def _localisation(gate: Gate, data: Trajectories, kind: Any) -> dict[str, Any]:
     }
 
 
-def _stress(run: Run, gate: Gate, planner: Veteran, data: Trajectories, starts: int) -> dict[str, Any]:
+def _stress(run: Run, gate: Gate, planner: Veteran, data: Trajectories) -> dict[str, Any]:
     """From held-out recorded states, evenly spaced."""
     from sageplan.experiments.stress import stress
     from sageplan.tasks.maze2d import Maze
 
     states = gate.held_out(data).states
-    rows = np.linspace(0, len(states) - 1, starts).astype(np.int64)
+    rows = np.linspace(0, len(states) - 1, STARTS).astype(np.int64)
     observations = torch.from_numpy(states[rows]).to(gate.device)
     return stress(
         planner, planner.critic, gate, Maze.named(run.task.world), observations, candidates=CANDIDATES, seed=run.seed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,8 +56,8 @@ def _arm(task: Task, episodes: Sequence[Episode]) -> dict[str, Any]:
     successes = [episode.success for episode in episodes if episode.success is not None]
     return {
         "episodes": len(episodes),
-        **{metric: dataclasses.asdict(mean([getattr(e, metric) for e in episodes])) for metric in metrics(task)},
-        "success": dataclasses.asdict(wilson(sum(successes), len(successes))) if successes else None,
+        **{metric: plain(mean([getattr(e, metric) for e in episodes])) for metric in metrics(task)},
+        "success": plain(wilson(sum(successes), len(successes))) if successes else None,
         **{name: _mean_of_known(episodes, name) for name in _MEANS},
         **{name: sum(getattr(e, name) for e in episodes) / decisions for name in _CHANGES},
         "decisions": decisions,
@@ -74,7 +75,13 @@ def _difference(episodes: Sequence[Episode], arm: str, metric: str) -> dict[str,
     pair = next(iter(paired_samples(episodes, arm, CONTROL, metric).values()), None)
     if pair is None or np.size(pair.treatment) < 2:
         return None
-    return {"paired": dataclasses.asdict(paired(*pair)), "welch": dataclasses.asdict(welch(*pair))}
+    return {"paired": plain(paired(*pair)), "welch": plain(welch(*pair))}
+
+
+def plain(result: Any) -> dict[str, Any]:
+    """A result's fields for JSON, which has no infinity and no NaN: None in their place."""
+    fields = dataclasses.asdict(result)
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in fields.items()}
 
 
 def _training_seconds(run: Run) -> dict[str, float]:
