@@ -1,30 +1,51 @@
 """The demo, with a preset of a few steps."""
 
-import json
-
 import pytest
 
-import sageplan
-from sageplan.demo import demo
-from sageplan.errors import ConfigError
+pytest.importorskip("gymnasium")
+pytest.importorskip("mujoco")
+
+from dataclasses import replace
+
+from sageplan import cli, demo
+from sageplan.evaluation.config import RolloutConfig
+from sageplan.planners.config import HorizonCritic, PartialCosine
+from sageplan.runs import diagnosis
+from sageplan.runs.config import preset
+from sageplan.tasks import catalogue
+
+TRAINING = PartialCosine(steps=20, batch=16, rate=1e-3, final_rate=0.0, warmup=2)
 
 
-def test_the_demo_leaves_its_pictures_and_numbers_and_goes_on_where_it_was(tmp_path, monkeypatch, tiny_config):
-    monkeypatch.setitem(sageplan.PRESETS, "cpu", tiny_config)
-    demo(tmp_path, "umaze", 8_000, seed=0)
-    pictures = {path.name for path in tmp_path.glob("*.png")}
-    assert pictures == {"plans.png", "localisation.png", "energies.png", "discrimination.png"}
-    first = json.loads((tmp_path / "demo.json").read_text())
-    assert first["plans"]["AUROC, through a wall against possible"] > 0
-    demo(tmp_path, "umaze", 8_000, seed=0)
-    second = json.loads((tmp_path / "demo.json").read_text())
-    assert second["plans"] == first["plans"]
-    assert second["discrimination"]["auroc"] == first["discrimination"]["auroc"]
+def test_the_demo_leaves_its_report_and_goes_on_where_it_was(tmp_path, monkeypatch, tiny_config, capsys):
+    task = replace(catalogue.get("maze2d-umaze-v1"), step_limit=10)
+    config = preset("cpu", task)
+    planner = replace(
+        config.planner, horizon=16, optimiser=TRAINING, critic=HorizonCritic(width=16, patch=8, optimiser=TRAINING)
+    )
+    tiny = replace(config, gate=tiny_config, planner=planner, rollout=RolloutConfig(candidates=4, replan_every=5))
+    monkeypatch.setitem(catalogue.TASKS, task.name, task)
+    monkeypatch.setattr(demo, "shortened", lambda config: tiny)
+    monkeypatch.setattr(diagnosis, "STARTS", 2)
+    monkeypatch.setattr(diagnosis, "CANDIDATES", 6)
+    command = ["demo", "--out", str(tmp_path), "--maze", "umaze", "--rows", "6000", "--episodes", "2"]
+    cli.main(command)
+    said = capsys.readouterr()
+    assert "data: 6,000 rows" in said.err
+    assert "report.html" in said.out
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "Which plans can happen?" in page
+    assert "do not stand beside published ones" in page
+    before = (tmp_path / "run" / "episodes.jsonl").read_bytes()
+    cli.main(command)
+    assert "data:" not in capsys.readouterr().err
+    assert (tmp_path / "run" / "episodes.jsonl").read_bytes() == before
 
 
-def test_a_folder_of_another_size_is_refused(tmp_path, maze_data):
-    from sageplan.data.readers import save_npz
-
-    save_npz(maze_data, tmp_path / "maze2d-umaze.npz")
-    with pytest.raises(ConfigError, match="holds 6000 rows, not 8000"):
-        demo(tmp_path, "umaze", 8_000, seed=0)
+def test_the_demos_trainings_are_the_presets_but_shorter():
+    config = preset("cpu", catalogue.get("maze2d-medium-v1"))
+    short = demo.shortened(config)
+    assert short.rollout == config.rollout
+    assert short.planner.network == config.planner.network
+    assert short.gate.stage2.optimiser.steps < config.gate.stage2.optimiser.steps
+    assert short.planner.critic.optimiser.steps < config.planner.critic.optimiser.steps

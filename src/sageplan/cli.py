@@ -261,15 +261,14 @@ def main(arguments: list[str] | None = None) -> None:
         return
     debug = "--debug" in arguments
     arguments = [word for word in arguments if word != "--debug"]
-    command = tyro.cli(
-        _commands(arguments),
-        prog="sageplan",
-        description="A feasibility gate for planners that generate many plans and pick one. "
-        "Every command also takes --debug, which shows the traceback of an error.",
-        args=arguments,
-    )
     try:
-        command.run()
+        tyro.cli(
+            _commands(arguments),
+            prog="sageplan",
+            description="A feasibility gate for planners that generate many plans and pick one. "
+            "Every command also takes --debug, which shows the traceback of an error.",
+            args=arguments,
+        ).run()
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:

@@ -31,8 +31,6 @@ class RunConfig:
                 f"gate.stride={self.gate.stride} and planner.stride={self.planner.stride} differ; "
                 "a gate judges plans of its own stride alone"
             )
-        if self.gate.inverse_dynamics is None:
-            raise ConfigError("the planner proposes states only, so gate.inverse_dynamics cannot be None")
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -14,9 +14,10 @@ import torch
 from sageplan.data.build import build
 from sageplan.data.cache import find
 from sageplan.data.fetch import get
-from sageplan.errors import DataError
-from sageplan.evaluation.config import RolloutConfig, weights_digest
+from sageplan.errors import ConfigError, DataError
+from sageplan.evaluation.config import RolloutConfig, episode_seeds, weights_digest
 from sageplan.evaluation.rollout import Evaluation, evaluate
+from sageplan.evaluation.selectors import arms
 from sageplan.gate.gate import Gate
 from sageplan.planners.fit import fit
 from sageplan.planners.veteran import Veteran
@@ -51,6 +52,9 @@ def run(
     data  file of the task's data; default: in the cache, downloaded or, for Maze2D, made here
     say   told what is done next
     """
+    arms(selectors), episode_seeds(episodes)  # what is wrong with them is better said before the training
+    if config.gate.inverse_dynamics is None:
+        raise ConfigError("the planner proposes states only, so gate.inverse_dynamics cannot be None")
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     file = Path(data) if data is not None else task_file(task, say)
     trajectories = Trajectories.load(file)
