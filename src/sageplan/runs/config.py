@@ -14,7 +14,7 @@ from sageplan.planners import presets as planner_presets
 from sageplan.planners.config import VeteranConfig
 from sageplan.tasks.catalogue import Domain, Task
 
-_REPLAN: dict[Domain, int] = {"maze2d": 10, "antmaze": 5, "kitchen": 4, "locomotion": 2}
+_REPLAN: dict[Domain, int] = {"maze2d": 10, "antmaze": 4, "kitchen": 4, "locomotion": 4}  # of the cpu preset
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,12 @@ def preset(name: str, task: Task) -> RunConfig:
     """The settings of this name for a task."""
     planner = planner_presets.preset(name, task)
     if name == "cpu":
+        gate = PRESETS["cpu"]
+        if task.domain == "antmaze":
+            assert gate.inverse_dynamics is not None
+            gate = replace(gate, inverse_dynamics=replace(gate.inverse_dynamics, relative=2))
         # On a CPU the planner works at one observation after the other, so larger blocks would only be filled up.
-        return RunConfig(PRESETS["cpu"], planner, RolloutConfig(replan_every=_REPLAN[task.domain], block=1))
+        return RunConfig(gate, planner, RolloutConfig(replan_every=_REPLAN[task.domain], block=1))
     if name == "paper":
         return RunConfig(PRESETS["paper"], planner, RolloutConfig())
     # DV's inverse dynamics: the whole training's length, and positions relative to where the body is on mazes
