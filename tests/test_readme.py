@@ -3,15 +3,18 @@
 import re
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
+import torch
 
 import sageplan
 from sageplan.cli import main
 from sageplan.data.official import FACTS, Facts
+from sageplan.tasks.catalogue import TASKS, get
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 B, C, H, S, A = 3, 7, 12, 11, 3
@@ -68,8 +71,69 @@ def test_the_ten_lines(reader_folder):
     assert names["choice"].index.shape == (B,)
 
 
+def test_planning_and_evaluating(reader_folder, tiny_config, monkeypatch):
+    """The README's planner, gate and evaluation, cut to a few updates and steps."""
+    pytest.importorskip("mujoco")
+    import sageplan.evaluation
+    import sageplan.planners
+    from sageplan.planners.config import HorizonCritic, PartialCosine
+
+    training = PartialCosine(steps=10, batch=16, rate=1e-3, final_rate=0.0, warmup=2)
+    small = replace(
+        sageplan.planners.preset("cpu", get("hopper-medium-v2")),
+        optimiser=training,
+        critic=HorizonCritic(width=16, optimiser=training),
+    )
+    monkeypatch.setattr(sageplan.planners, "preset", lambda name, task: small)
+    task, evaluate = replace(get("hopper-medium-v2"), step_limit=3), sageplan.evaluation.evaluate
+
+    def short(planner, critic, gate, name, arms, episodes, **more):
+        return evaluate(planner, critic, gate, task, arms, 1, **more)
+
+    monkeypatch.setattr(sageplan.evaluation, "evaluate", short)
+    data = sageplan.Trajectories.load("hopper-medium-v2.hdf5")
+    names = {
+        "data": data,
+        "gate": sageplan.Gate.fit(data, tiny_config, progress=False),
+        "observations": torch.from_numpy(data.states[:2]),
+        "generator": torch.Generator().manual_seed(0),
+    }
+    exec(compile(block_with("Veteran.fit"), "README.md", "exec"), names)
+    assert names["plans"].states.shape == (2, 50, 32, S)
+    assert names["values"].shape == (2, 50)
+    assert names["choice"].action.shape == (2, A)
+    assert [episode.arm for episode in names["found"].episodes] == ["mcss", "sage"]
+    assert (reader_folder / "mine.jsonl").exists()
+
+
+def test_the_run_commands(reader_folder, tiny_config, monkeypatch, capsys):
+    """A run of one short episode, on data that are built small."""
+    pytest.importorskip("mujoco")
+    from sageplan import cli_run
+    from sageplan.planners.config import HorizonCritic, PartialCosine
+    from sageplan.runs import diagnosis
+    from sageplan.runs.config import preset
+
+    monkeypatch.setenv("SAGEPLAN_DATA", str(reader_folder / "cache"))
+    monkeypatch.setitem(FACTS, "maze2d-umaze-v1", Facts(6_000))
+    task = replace(get("maze2d-umaze-v1"), step_limit=3)
+    monkeypatch.setitem(TASKS, task.name, task)
+    training = PartialCosine(steps=10, batch=16, rate=1e-3, final_rate=0.0, warmup=2)
+    config = preset("cpu", task)
+    planner = replace(config.planner, optimiser=training, critic=HorizonCritic(width=16, optimiser=training))
+    monkeypatch.setattr(cli_run, "preset", lambda name, task: replace(config, gate=tiny_config, planner=planner))
+    monkeypatch.setattr(diagnosis, "STARTS", 1)
+    monkeypatch.setattr(diagnosis, "CANDIDATES", 4)
+    lines = [line for line in command_lines() if line[0] in ("run", "evaluate", "compare")]
+    assert [line[0] for line in lines] == ["run", "evaluate", "compare"]
+    for line in lines:
+        main([*line, "--episodes", "2"] if line[0] != "compare" else line)
+    assert (reader_folder / "runs" / "maze2d-umaze-v1-cpu-0" / "report.html").exists()
+    assert "stratified bootstrap" in capsys.readouterr().out
+
+
 def test_the_command_lines(reader_folder, capsys):
-    lines = [line for line in command_lines() if line[0] != "data"]
+    lines = [line for line in command_lines() if line[0] not in ("data", "run", "evaluate", "compare")]
     assert [line[0] for line in lines] == ["fit", "score", "diagnose", "info"]
     for line in lines:
         main(line)

@@ -14,6 +14,7 @@ from tyro.conf import AvoidSubcommands, Positional, subcommand
 
 from sageplan.errors import ConfigError
 from sageplan.planners.presets import NAMES
+from sageplan.report import text
 from sageplan.runs.config import RunConfig, preset
 from sageplan.tasks import catalogue
 from sageplan.training.checkpoint import atomic, claim_folder, write_json
@@ -119,9 +120,10 @@ class Compare:
     control: str = "mcss"
     """with what"""
     out: Path | None = None
-    """also write everything there, as JSON"""
+    """also write it there: NAME.json with everything, and NAME.md with the tables"""
 
     def run(self) -> None:
+        from sageplan.report.compare_table import markdown
         from sageplan.runs.compare import compare
         from sageplan.runs.folder import Run as RunFolder
 
@@ -129,8 +131,10 @@ class Compare:
         print_comparison(found)
         if self.out is not None:
             claim_folder(self.out.resolve().parent, needed_bytes=0)
-            write_json(self.out, found)
-            out.print(f"wrote {self.out}")
+            write_json(self.out.with_suffix(".json"), found)
+            with atomic(self.out.with_suffix(".md")) as partial:
+                partial.write_text(markdown(found))
+            out.print(f"wrote {self.out.with_suffix('.json')} and {self.out.with_suffix('.md')}")
 
 
 def finish(run: RunFolder) -> None:
@@ -154,7 +158,12 @@ def print_summary(summary: dict[str, Any]) -> None:
         table.add_column(heading, justify="left" if heading == "arm" else "right")
     for name, arm in summary["arms"].items():
         gap = (summary["differences"].get(name) or {}).get(summary["metrics"][0])
-        table.add_row(name, str(arm["episodes"]), *(_mean(arm[m]) for m in summary["metrics"]), _gap(gap))
+        table.add_row(
+            name,
+            str(arm["episodes"]),
+            *(text.mean(arm[m]) for m in summary["metrics"]),
+            text.gap(gap and gap["paired"]),
+        )
     out.print(table)
 
 
@@ -164,16 +173,17 @@ def print_comparison(found: dict[str, Any]) -> None:
         table.add_column(heading, justify="left" if heading in ("run", "data", "metric") else "right")
     for row in found["runs"]:
         p = "–" if row["welch"] is None else f"{row['welch']['p_greater']:.3g}"
-        table.add_row(f"{row['task']} {row['preset']} {row['seed']}", row["data"], row["metric"].replace("_", " "),
-                      str(row["episodes"]), _mean(row["baseline"]), _mean(row["treatment"]), _gap(row), p)  # fmt: skip
+        scores = text.mean(row["baseline"]), text.mean(row["treatment"]), text.gap(row["paired"])
+        metric = row["metric"].replace("_", " ")
+        table.add_row(row["run"], row["data"]["origin"], metric, str(row["episodes"]), *scores, p)
     out.print(table)
     table = Table(title="Mean difference over tasks, stratified bootstrap", title_justify="left")
     for heading in ("domain", "runs", "paired Δ (95 %)", "p", "unpaired Δ (95 %)", "p"):
         table.add_column(heading, justify="left" if heading == "domain" else "right")
     for domain, paired in found["paired"].items():
         unpaired = found["unpaired"][domain]
-        table.add_row(domain, str(paired["tasks"]), _interval(paired), f"{paired['p']:.2g}",
-                      _interval(unpaired), f"{unpaired['p']:.2g}")  # fmt: skip
+        table.add_row(domain, str(paired["tasks"]), text.gap(paired, 2), f"{paired['p']:.2g}",
+                      text.gap(unpaired, 2), f"{unpaired['p']:.2g}")  # fmt: skip
     out.print(table)
     for name, value in found["interquartile_mean"].items():
         out.print(f"interquartile mean of {name}: {value['estimate']:.1f} [{value['low']:.1f}, {value['high']:.1f}]")
@@ -186,25 +196,12 @@ def print_comparison(found: dict[str, Any]) -> None:
         out.print(f"{group['task']} {group['preset']}, over {seeds} training seeds: {', '.join(values)}")
 
 
-def _arms(text: str) -> list[str]:
-    return [part for part in text.split(",") if part.strip()]
+def _arms(listed: str) -> list[str]:
+    return [part for part in listed.split(",") if part.strip()]
 
 
-def heading(text: str) -> None:
-    err.print(f"[bold]▸ {text}[/]")
-
-
-def _mean(value: dict[str, Any]) -> str:
-    return f"{value['mean']:.1f}" + ("" if value["se"] is None else f" ± {value['se']:.1f}")
-
-
-def _gap(row: dict[str, Any] | None) -> str:
-    paired = row and row["paired"]
-    return f"{paired['delta']:+.1f} [{paired['low']:+.1f}, {paired['high']:+.1f}]" if paired else "–"
-
-
-def _interval(result: dict[str, float]) -> str:
-    return f"{result['delta']:+.2f} [{result['low']:+.2f}, {result['high']:+.2f}]"
+def heading(line: str) -> None:
+    err.print(f"[bold]▸ {line}[/]")
 
 
 def chosen_config(arguments: Sequence[str]) -> RunConfig:

@@ -46,9 +46,10 @@ def test_a_run_and_what_comes_after_it(tiny_preset, maze_file, tmp_path, monkeyp
     assert len(Run.open(folder).episodes()) == 4 + 1 + 3
     assert "sage:keep=0.5" in (folder / "report.html").read_text()
 
-    assert run("compare", folder, "--out", "found.json") == 0
+    assert run("compare", folder, "--out", "found") == 0
     assert "stratified bootstrap" in capsys.readouterr().out
     assert json.loads(Path("found.json").read_text())["runs"][0]["episodes"] == 2
+    assert "| maze2d-umaze-v1 | sticky score | 2 |" in Path("found.md").read_text()
     assert run("compare", folder, "--arm", "random") == 1
     assert "no episode seed that both random and mcss" in capsys.readouterr().err
 

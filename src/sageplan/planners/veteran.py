@@ -22,14 +22,14 @@ from sageplan.planners.critic import Critic, PlanValue, ValuedWindows, sample_va
 from sageplan.planners.protocol import Chance, check_request, noise
 from sageplan.training.checkpoint import load_weights
 from sageplan.training.loop import Average
-from sageplan.types import FloatArray, Plans
+from sageplan.types import FloatArray, Plans, Trajectories
 
 _FREE = {"sampling", "precision", "warm_start"}  # settings that training does not depend on
 _CHUNK_TOKENS = 2_048  # denoised together on a CPU: their activations stay in the cache
 
 
 class Veteran:
-    """The trained planner. Make one with `sageplan.planners.fit.fit` or `Veteran.load`.
+    """The trained planner. Make one with `Veteran.fit` or `Veteran.load`.
 
     stride  environment steps between two states of its plans
     critic  J of its plans
@@ -45,6 +45,13 @@ class Veteran:
 
     def __repr__(self) -> str:
         return f"Veteran(state {self.state_dim}, {self.config.horizon} states at stride {self.stride}, {self.device})"
+
+    @classmethod
+    def fit(cls, data: Trajectories, config: VeteranConfig, **options: Any) -> Veteran:
+        """Train one: see `sageplan.planners.fit.fit`."""
+        from sageplan.planners.fit import fit
+
+        return fit(data, config, **options)
 
     @property
     def state_dim(self) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from sageplan._version import __version__
-from sageplan.report import svg
+from sageplan.report import svg, text
 from sageplan.report.page import details, figure, page, row, section, table
 from sageplan.runs.folder import Run
 from sageplan.runs.summary import CONTROL
@@ -47,19 +47,19 @@ def _lead(summary: dict[str, Any]) -> str:
     if not {CONTROL, "sage"} <= arms.keys():
         return f"{', '.join(arms)} on the same episodes."
     without, with_gate = arms[CONTROL][metric], arms["sage"][metric]
-    text = (f"Score {with_gate['mean']:.1f} with SAGE and {without['mean']:.1f} without, over "
+    said = (f"Score {with_gate['mean']:.1f} with SAGE and {without['mean']:.1f} without, over "
             f"{arms['sage']['episodes']} paired episodes.")  # fmt: skip
     found = summary["differences"]["sage"][metric]
     if found:
         gap = found["paired"]
-        text += f" The difference is {gap['delta']:+.1f}, 95 % interval {gap['low']:+.1f} to {gap['high']:+.1f}: "
+        said += f" The difference is {gap['delta']:+.1f}, 95 % interval {gap['low']:+.1f} to {gap['high']:+.1f}: "
         if gap["low"] > 0:
-            text += "the gate helps here."
+            said += "the gate helps here."
         elif gap["high"] < 0:
-            text += "the gate does harm here."
+            said += "the gate does harm here."
         else:
-            text += "these episodes do not tell whether the gate helps."
-    return text
+            said += "these episodes do not tell whether the gate helps."
+    return said
 
 
 def _pictures(stress: dict[str, Any]) -> str:
@@ -77,7 +77,9 @@ def _pictures(stress: dict[str, Any]) -> str:
                             f"<b>{name}</b>: value {example['values'][index]:.3f}, "
                             f"mean energy {energies[index].mean():.4f}; {crosses}"))  # fmt: skip
     rows = [["all plans", _percent(stress["plans"]["prefix"]), _percent(stress["plans"]["whole"])]]
-    rows += [[name, _share(shares["prefix"]), _share(shares["whole"])] for name, shares in stress["winners"].items()]
+    rows += [
+        [name, text.share(shares["prefix"]), text.share(shares["whole"])] for name, shares in stress["winners"].items()
+    ]
     return section(
         "Which plans can happen?",
         "<p class='soft'>One decision, the ball at the dot and the goal in green: the one of "
@@ -130,15 +132,16 @@ def _scores(run: Run, summary: dict[str, Any]) -> str:
         drawings.append(figure(svg.intervals(gaps, "paired difference, 95 %", "differences", zero=True), caption))
     headings = ["arm", "episodes", *(name.replace("_", " ") for name in summary["metrics"]), "success", "steps"]
     rows = [
-        [name, str(arm["episodes"]), *(_mean(arm[m]) for m in summary["metrics"]),
-         _share(arm["success"]) if arm["success"] else "–", f"{arm['length']:.0f}"]
+        [name, str(arm["episodes"]), *(text.mean(arm[m]) for m in summary["metrics"]),
+         text.share(arm["success"]) if arm["success"] else "–", f"{arm['length']:.0f}"]
         for name, arm in arms.items()
     ]  # fmt: skip
-    differences = [
-        [f"{name} − {CONTROL}", m.replace("_", " "), _gap(found[m]["paired"]), f"{found[m]['paired']['p_greater']:.2g}",
-         _gap(found[m]["welch"]), f"{found[m]['welch']['p_greater']:.2g}"]
-        for name, found in summary["differences"].items() for m in summary["metrics"] if found[m]
-    ]  # fmt: skip
+    differences = []
+    for name, of in summary["differences"].items():
+        for m in summary["metrics"]:
+            if found := of[m]:
+                sides = [(text.gap(found[kind]), f"{found[kind]['p_greater']:.2g}") for kind in ("paired", "welch")]
+                differences.append([f"{name} − {CONTROL}", m.replace("_", " "), *sides[0], *sides[1]])
     heads = ("difference", "metric", "paired (95 %)", "p, one-sided", "Welch (95 %)", "p, one-sided")
     sticky = "<p class='soft'>Sticky score: the goal counts in every step once it has been touched, as DV and SAGE "
     sticky += "report it. Score: D4RL's own, the steps at the goal.</p>"
@@ -200,18 +203,6 @@ def _provenance(run: Run, summary: dict[str, Any]) -> str:
 
 def _percent(share: float) -> str:
     return f"{share:.1%}"
-
-
-def _share(found: dict[str, float]) -> str:
-    return f"{found['estimate']:.1%} ({found['low']:.1%}–{found['high']:.1%})"
-
-
-def _mean(value: dict[str, Any]) -> str:
-    return f"{value['mean']:.1f}" + ("" if value["se"] is None else f" ± {value['se']:.1f}")
-
-
-def _gap(found: dict[str, float]) -> str:
-    return f"{found['delta']:+.1f} [{found['low']:+.1f}, {found['high']:+.1f}]"
 
 
 def _number(value: float | None) -> str:

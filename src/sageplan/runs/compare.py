@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from sageplan.evaluation.bootstrap import Pair, bootstrap_domains, interquartile
 from sageplan.evaluation.pairs import paired_samples
 from sageplan.evaluation.statistics import mean, paired, two_level, welch
 from sageplan.runs.folder import Run
-from sageplan.runs.summary import CONTROL, metrics, plain
+from sageplan.runs.summary import CONTROL, metrics, plain, total_effort, training_seconds
 
 
 def compare(
@@ -28,10 +29,11 @@ def compare(
         pair = next(iter(paired_samples(run.episodes(), arm, control, metric).values()), None)
         if pair is None:
             raise ConfigError(f"{run.path} has no episode seed that both {arm} and {control} have finished")
-        strata[_name(run)] = pair
-        rows.append({"run": run.path.name, "task": run.task.name, "preset": run.preset, "seed": run.seed,
-                     "data": run.data["origin"], "metric": metric, **_row(pair)})  # fmt: skip
-    domain_of = {_name(run): run.task.domain for run in runs}
+        strata[run.name] = pair
+        about = {"run": run.name, "command": run.command, "task": run.task.name, "preset": run.preset}
+        made = {"seed": run.seed, "data": run.data, "rollout": dataclasses.asdict(run.config.rollout), "metric": metric}
+        rows.append(about | made | _row(pair) | _made_with(run))
+    domain_of = {run.name: run.task.domain for run in runs}
     found: dict[str, Any] = {"arm": arm, "control": control, "runs": rows}
     for kind in ("paired", "unpaired"):
         per_domain = bootstrap_domains(strata, domain_of, paired=kind == "paired", resamples=resamples)
@@ -56,6 +58,17 @@ def _row(pair: Pair) -> dict[str, Any]:
     }
 
 
+def _made_with(run: Run) -> dict[str, Any]:
+    """What it took, and in Maze2D how often each rule's winners enter walls."""
+    training = training_seconds(run)
+    stress = (run.diagnosis() or {}).get("stress")
+    return {
+        "training_seconds": training,
+        "effort": total_effort(run.path / "effort.jsonl"),
+        "stress": stress and {key: value for key, value in stress.items() if key != "example"},
+    }
+
+
 def _training_seeds(runs: Sequence[Run], strata: dict[str, Pair]) -> list[dict[str, Any]]:
     """Of every task and preset with several training seeds: scores and differences, and their two kinds of error."""
     groups: dict[tuple[str, str], list[Run]] = {}
@@ -65,22 +78,18 @@ def _training_seeds(runs: Sequence[Run], strata: dict[str, Pair]) -> list[dict[s
         {
             "task": task,
             "preset": preset,
-            "treatment": plain(two_level([strata[_name(run)].treatment for run in group])),
-            "baseline": plain(two_level([strata[_name(run)].control for run in group])),
+            "treatment": plain(two_level([strata[run.name].treatment for run in group])),
+            "baseline": plain(two_level([strata[run.name].control for run in group])),
         }
         for (task, preset), group in groups.items()
         if len(group) > 1
     ]
 
 
-def _name(run: Run) -> str:
-    return f"{run.task.name} {run.preset} {run.seed}"
-
-
 def _check(runs: Sequence[Run]) -> None:
     if not runs:
         raise ConfigError("no runs to compare")
-    names = [_name(run) for run in runs]
+    names = [run.name for run in runs]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigError(f"the same task, preset and seed is given twice: {', '.join(twice)}")

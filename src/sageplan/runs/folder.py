@@ -87,7 +87,13 @@ class Run:
 
     @property
     def name(self) -> str:
-        return f"{self.task.name}, {self.preset}, seed {self.seed}"
+        """What tells it from other runs."""
+        return f"{self.task.name} {self.preset} {self.seed}"
+
+    @property
+    def command(self) -> str:
+        """What trains it again."""
+        return f"sageplan run {self.task.name} --preset {self.preset} --seed {self.seed}"
 
     @property
     def records(self) -> Path:
@@ -113,8 +119,7 @@ class Run:
     def _part(self, name: str, file: str) -> Path:
         if not (self.path / name / file).exists():
             raise FormatError(
-                f"{self.path} has no finished {name}; `sageplan run {self.task.name} --preset {self.preset} "
-                f"--seed {self.seed} --out {self.path}` goes on with its training"
+                f"{self.path} has no finished {name}; `{self.command} --out {self.path}` goes on with its training"
             )
         return self.path / name
 

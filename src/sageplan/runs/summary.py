@@ -36,7 +36,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "task": run.task.name,
         "preset": run.preset,
         "seed": run.seed,
-        "command": f"sageplan run {run.task.name} --preset {run.preset} --seed {run.seed}",
+        "command": run.command,
         "data": run.data,
         "rollout": dataclasses.asdict(run.config.rollout),
         "metrics": list(metrics(run.task)),
@@ -46,7 +46,7 @@ def summarise(run: Run) -> dict[str, Any]:
             for arm in arms
             if arm != CONTROL and CONTROL in arms
         },
-        "training_seconds": _training_seconds(run),
+        "training_seconds": training_seconds(run),
         "effort": total_effort(run.path / "effort.jsonl"),
     }
 
@@ -84,7 +84,7 @@ def plain(result: Any) -> dict[str, Any]:
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in fields.items()}
 
 
-def _training_seconds(run: Run) -> dict[str, float]:
+def training_seconds(run: Run) -> dict[str, float]:
     """Of each learner; what was lost when a training was killed does not count."""
     trained = run.gate().info["training"] | run.planner().info["training"]
     return {name: summary["seconds"] for name, summary in trained.items()}
