@@ -11,7 +11,7 @@ import pytest
 
 import sageplan.data
 from sageplan.data import agreement, examine
-from sageplan.data.examine import check
+from sageplan.data.examine import check, origin
 from sageplan.data.official import FACTS, Facts
 from sageplan.errors import ConfigError, DataError, FormatError, MissingExtraError
 from sageplan.tasks.catalogue import TASKS
@@ -447,3 +447,13 @@ def test_real_rows_agree_with_the_physics(name, rows, rewarded):
 
 def test_spread_of_nothing():
     assert examine.Spread.of(np.array([np.nan, np.inf])) is None
+
+
+def test_where_a_file_comes_from(tmp_path):
+    plain, made = tmp_path / "a.hdf5", tmp_path / "b.hdf5"
+    for path, marks in ((plain, {}), (made, {"description": "built", "seed": 3})):
+        with h5py.File(path, "w") as file:
+            file.attrs.update(marks)
+    assert origin(plain) == "official layout"
+    assert origin(made) == "regenerated, seed 3"
+    assert origin(tmp_path / "c.npz") == "own"

@@ -193,6 +193,16 @@ def says_of_itself(path: Path) -> str:
         return text if len(text) <= 300 else text[:299].rstrip() + "…"
 
 
+def origin(path: Path) -> str:
+    """In a word or two: of D4RL's layout and not otherwise marked, regenerated, or of another kind of file."""
+    if path.suffix.lower() not in (".hdf5", ".h5"):
+        return "own"
+    with h5py.File(path, "r") as file:
+        if file.attrs.get("regenerated", False) or "description" in file.attrs:
+            return f"regenerated, seed {file.attrs.get('seed', '?')}"
+    return "official layout"
+
+
 def _read_other(path: str | Path) -> tuple[dict[str, Array], BoolArray, dict[str, list[int]]]:
     data = load(path)
     ends = np.zeros(len(data), np.bool_)

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import h5py
 import torch
 import tyro
 from tyro.conf import Positional
 
+from sageplan.data.examine import origin
 from sageplan.diagnostics.corruption import CORRUPTIONS
 from sageplan.diagnostics.discrimination import discriminate
 from sageplan.diagnostics.localisation import contexts, localise
@@ -94,16 +94,6 @@ class Run:
         }
         write_json(finished, record)
         return record
-
-
-def origin(path: Path) -> str:
-    """Whether a file says of itself that it was regenerated."""
-    if path.suffix != ".hdf5":
-        return "own"
-    with h5py.File(path, "r") as file:
-        if file.attrs.get("regenerated", False):
-            return f"regenerated, seed {file.attrs.get('seed', '?')}"
-    return "official layout"
 
 
 def domain_means(records: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:

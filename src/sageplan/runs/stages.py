@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import h5py
 import torch
 
 from sageplan.data.build import build
 from sageplan.data.cache import find
+from sageplan.data.examine import origin
 from sageplan.data.fetch import get
 from sageplan.errors import ConfigError, DataError
 from sageplan.evaluation.config import RolloutConfig, episode_seeds, weights_digest
@@ -99,16 +99,6 @@ def about(data: Trajectories, file: Path) -> dict[str, Any]:
         "episodes": data.num_episodes,
         "origin": origin(file),
     }
-
-
-def origin(file: Path) -> str:
-    """Whether a file says of itself that it is not D4RL's: theirs have no such attributes."""
-    if file.suffix != ".hdf5":
-        return "own"
-    with h5py.File(file, "r") as content:
-        if content.attrs.get("regenerated", False) or "description" in content.attrs:
-            return f"regenerated, seed {content.attrs.get('seed', '?')}"
-    return "official layout"
 
 
 def train_gate(
