@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,12 +16,13 @@ from sageplan.types import Plans
 
 
 class Ask(NamedTuple):
-    """One arm's question in one episode: observation [S] at a step."""
+    """One arm's question in one episode: observation [S] at a step, and the plan [H+1, S] it followed until now."""
 
     arm: Selector
     seed: int
     step: int
     observation: Float64Array
+    plan: Float64Array | None = None
 
 
 class Chosen(NamedTuple):
@@ -29,11 +30,13 @@ class Chosen(NamedTuple):
 
     actions  [n, A] to execute, one after the other; n is replan_every, or the plan's length where that is less
     states   [n, S] that they are to lead to
+    plan     [H+1, S] of which they are the beginning
     energies [K]    of the plan's first steps; None without a gate
     """
 
     actions: Float64Array
     states: Float64Array
+    plan: Float64Array
     energies: Float64Array | None
     by_filter: bool
     by_penalty: bool
@@ -78,11 +81,21 @@ class Decider:
         observations = torch.from_numpy(np.stack([ask.observation for ask in asks])).to(device, torch.float32)
         sources = [stream(Stream.PROPOSE, tools.sampler_seed, ask.seed, ask.step, device) for ask in asks]
         with effort.measure("propose", device):
-            plans = self._planner.propose(observations, self._candidates, sources)
+            plans = self._planner.propose(observations, self._candidates, sources, **self._begin(asks))
         with effort.measure("value", device):
             values = tools.scorer(plans)
         check_proposal(plans, values, (len(asks), self._candidates, observations.shape[1]), self._action_dim)
         return plans, values
+
+    def _begin(self, asks: Sequence[Ask]) -> dict[str, Any]:
+        """For planners that can begin from the plan before; NaN where there is none."""
+        plans = [ask.plan for ask in asks if ask.plan is not None]
+        if not plans or not getattr(self._planner, "warm_starts", False):
+            return {}
+        none = np.full_like(plans[0], np.nan)
+        previous = np.stack([none if ask.plan is None else ask.plan for ask in asks])
+        passed = max(1, self._tools.replan_every // self._planner.stride)
+        return {"previous": torch.from_numpy(previous).float(), "passed": passed}
 
     def _pick(self, arm: Selector, pool: LivePool) -> Chosen:
         energies = pool.step_energy(self._prefix) if self._tools.gate else None
@@ -93,6 +106,7 @@ class Decider:
         return Chosen(
             actions,
             states,
+            pool.plan(index),
             None if energies is None else energies[0, index].double().cpu().numpy(),
             bool(decision.by_filter),
             bool(decision.by_penalty),
@@ -100,6 +114,6 @@ class Decider:
         )
 
 
-def _key(ask: Ask) -> tuple[int, int, bytes]:
+def _key(ask: Ask) -> tuple[int, int, bytes, bytes]:
     """All that a pool depends on."""
-    return ask.seed, ask.step, ask.observation.tobytes()
+    return ask.seed, ask.step, ask.observation.tobytes(), b"" if ask.plan is None else ask.plan.tobytes()

@@ -131,6 +131,10 @@ class LivePool:
         states = self._plans.states[0, index, 1 : 1 + len(actions)]
         return actions.double().cpu().numpy(), states.double().cpu().numpy()
 
+    def plan(self, index: int) -> Float64Array:
+        """[H+1, S] states of one candidate."""
+        return self._plans.states[0, index].double().cpu().numpy()
+
     def _draw(self, first: int, last: int, purpose: Stream) -> Tensor:
         """[1, C, last − first, A]"""
         inverse = self._tools.inverse_dynamics

@@ -106,7 +106,8 @@ def evaluate(
             prefix=config.prefix,
             action_dim=task.action_dim,
         )
-        run = _Run(task, decider, tools.effort, config, gap_scale(scale, gate, task, planner), file)
+        warm = getattr(planner, "warm_starts", False)
+        run = _Run(task, decider, tools.effort, config, gap_scale(scale, gate, task, planner), file, warm)
         with Bars(progress) as bars:
             finished = run.complete(seeds, chosen, bars)
     return Evaluation(tuple(finished[Cell(task.name, arm.name, s)] for s in seeds for arm in chosen), tools.effort)
@@ -123,7 +124,9 @@ class _Run:
         config: RolloutConfig,
         scale: Float64Array | None,
         file: Records | None,
+        warm: bool,
     ) -> None:
+        self._warm = warm
         self._task, self._decider, self._effort, self._config = task, decider, effort, config
         self._scale, self._file = scale, file
 
@@ -175,12 +178,16 @@ class _Run:
     def _decide(self) -> None:
         """For all episodes whose plan is used up."""
         due = [(i, slot) for i, slot in enumerate(self._slots) if slot and not slot.pending]
-        asks = [Ask(slot.arm, slot.seed, slot.length, self._observations[i].copy()) for i, slot in due]
+        asks = [Ask(s.arm, s.seed, s.length, self._observations[i].copy(), self._followed(s)) for i, s in due]
         if not asks:
             return
         for (_, slot), chosen in zip(due, self._decider.decide(asks), strict=True):
             _refuse_wild_actions(slot, chosen)
             slot.decide(chosen)
+
+    def _followed(self, slot: Tally) -> Float64Array | None:
+        """Where plans begin from noise alone, the one before is no part of the question, and arms share more."""
+        return slot.plan if self._warm else None
 
     def _step(self) -> list[Episode]:
         """One step of all environments; the episodes that ended with it."""

@@ -23,6 +23,8 @@ class Tally:
     episode_return: float = 0.0
     pending: list[Float64Array] = field(default_factory=list)
     """actions [A] of the chosen plan that are still to be executed"""
+    plan: Float64Array | None = None
+    """[H+1, S] the chosen plan's states"""
     decisions: int = 0
     _promised: Float64Array | None = None
     _filter: int = 0
@@ -34,6 +36,7 @@ class Tally:
 
     def decide(self, chosen: Chosen) -> None:
         self.pending, self._promised = list(chosen.actions), chosen.states[0]
+        self.plan = chosen.plan
         self.decisions += 1
         self._filter += chosen.by_filter
         self._penalty += chosen.by_penalty

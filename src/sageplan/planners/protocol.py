@@ -17,7 +17,11 @@ for an observation does not depend on which others it is asked for with."""
 
 
 class Planner(Protocol):
-    """Proposes candidates; one step of a plan lasts `stride` environment steps."""
+    """Proposes candidates; one step of a plan lasts `stride` environment steps.
+
+    One that can begin from the plan before says so by `warm_starts = True`; evaluations then also give it `previous`
+    and `passed`, as `Veteran.propose` explains them.
+    """
 
     stride: int
 

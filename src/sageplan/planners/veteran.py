@@ -58,6 +58,11 @@ class Veteran:
         return len(self.normaliser.mean)
 
     @property
+    def warm_starts(self) -> bool:
+        """Whether plans begin from `previous` where it is given."""
+        return self.config.warm_start is not None
+
+    @property
     def device(self) -> torch.device:
         return self.normaliser.mean.device
 
