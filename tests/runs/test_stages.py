@@ -129,6 +129,29 @@ def test_strides_that_differ_are_refused(tiny_run_config):
         replace(tiny_run_config, gate=replace(tiny_run_config.gate, stride=2))
 
 
+def test_a_strided_planner_gets_a_gate_and_actions_of_its_stride(start, tiny_run_config):
+    stride = 3
+    config = replace(
+        tiny_run_config,
+        gate=replace(tiny_run_config.gate, stride=stride),
+        planner=replace(tiny_run_config.planner, stride=stride),
+        rollout=replace(tiny_run_config.rollout, replan_every=1),
+    )
+    run = start(config=config)
+    assert run.gate().config.stride == run.planner().stride == stride
+    assert all(episode.prefix_energy > 0 and episode.gap is None for episode in run.episodes())
+    assert all(episode.decisions == 12 for episode in run.episodes())
+    with pytest.raises(ConfigError, match="replan_every=3 executes a plan step by step"):
+        evaluate_run(run, 3, ["mcss"], rollout=tiny_run_config.rollout, progress=False)
+
+
+def test_episodes_that_go_on_are_one_for_a_strided_gate(maze_data):
+    whole = stages.joined(maze_data)
+    assert whole.num_episodes == 20  # the balls that were recorded side by side, 300 rows each
+    assert maze_data.num_episodes > 60
+    np.testing.assert_array_equal(whole.states, maze_data.states)
+
+
 # ---- evaluating ------------------------------------------------------------------------------------
 
 

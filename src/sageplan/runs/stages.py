@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from sageplan.evaluation.rollout import Evaluation, evaluate
 from sageplan.evaluation.selectors import arms
 from sageplan.gate.gate import Gate
 from sageplan.planners.fit import fit
+from sageplan.planners.paths import stretches
 from sageplan.planners.veteran import Veteran
 from sageplan.runs.config import RunConfig
 from sageplan.runs.diagnosis import diagnose_run
@@ -107,12 +109,22 @@ def train_gate(
     folder = run.path / "gate"
     if (folder / "gate.json").exists():
         return Gate.load(folder, device)
+    if run.config.gate.stride > 1:
+        data = joined(data)
     gate = Gate.fit(
         data, run.config.gate,
         run_dir=run.path / "gate.run", device=device, seed=run.seed, loggers=loggers, progress=progress,
     )  # fmt: skip
     gate.save(folder)
     return gate
+
+
+def joined(data: Trajectories) -> Trajectories:
+    """The same rows, with episodes put together of which one goes on where the other ended, as Maze2D's do.
+
+    A window at DV's strides is hundreds of rows long, and few of Maze2D's episodes are.
+    """
+    return replace(data, offsets=stretches(data))
 
 
 def train_planner(
