@@ -21,10 +21,10 @@ CONFIG = VeteranConfig(
     horizon=8,
     stride=2,
     paths=Paths("to reward", padded=True, max_length=800, discount=1.0, reward_shift=-1.0),
-    network=Network(width=32, embedding=16, heads=2),
+    network=Network(width=32, embedding=16, heads=2, patch=2),
     ema=0.9,
     sampling=Sampling(steps=4),
-    critic=HorizonCritic(width=16, heads=2, optimiser=TRAINING),
+    critic=HorizonCritic(width=16, heads=2, patch=4, optimiser=TRAINING),
     optimiser=TRAINING,
 )
 
