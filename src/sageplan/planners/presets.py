@@ -24,13 +24,6 @@ _VETERAN: dict[Domain, VeteranConfig] = {
     "kitchen": VeteranConfig(stride=4),
     "locomotion": VeteranConfig(horizon=4, network=Network(heads=8), value_weight=2.0, critic=StateValue()),
 }
-# Horizon and states per token. In mazes 32 states are a third of a second, in which no plan gets anywhere.
-_CPU: dict[Domain, tuple[int, int]] = {
-    "maze2d": (128, 8),
-    "antmaze": (128, 8),
-    "kitchen": (32, 4),
-    "locomotion": (32, 4),
-}
 
 
 def preset(name: str, task: Task) -> VeteranConfig:
@@ -44,15 +37,22 @@ def preset(name: str, task: Task) -> VeteranConfig:
         return replace(_VETERAN[task.domain], paths=paths)
     if name == "paper":
         return VeteranConfig(paths=replace(paths, discount=0.997))
-    horizon, patch = _CPU[task.domain]
+    return _cpu(task, paths)
+
+
+def _cpu(task: Task, paths: Paths) -> VeteranConfig:
+    """What each choice was measured to do is in results/cpu_preset.md."""
+    maze = task.domain == "maze2d"
+    # An ant's 32 states at stride 1 are three seconds, in which no plan gets anywhere.
+    horizon, patch = (128, 8) if task.domain == "antmaze" else (32, 4)
     return VeteranConfig(
         horizon=horizon,
         paths=paths,
         network=Network(width=128, embedding=64, gelu="none", patch=patch),
-        prediction="clean",  # of the three, the one that gives smooth plans after few updates
+        prediction="noise" if maze else "clean",
         value_weight=4.0 if task.domain == "locomotion" else None,
         ema=0.998,
-        sampling=Sampling("dpm++", steps=5),
+        sampling=Sampling("ddim", steps=10) if maze else Sampling("dpm++", steps=5),
         precision="bf16",
         critic=HorizonCritic(width=128, patch=patch, optimiser=_cpu_training(4_000)),
         optimiser=_cpu_training(5_000),
