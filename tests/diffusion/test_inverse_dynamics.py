@@ -9,7 +9,7 @@ from torch import nn
 
 from sageplan.data.normaliser import Normaliser
 from sageplan.data.windows import Windows
-from sageplan.diffusion.inverse_dynamics import ActionRange, InverseDynamicsLearner, InverseDynamicsModel
+from sageplan.diffusion.inverse_dynamics import ActionRange, InverseDynamicsLearner, InverseDynamicsModel, Mish
 from sageplan.diffusion.schedules import cosine
 from sageplan.gate.config import InverseDynamics
 from sageplan.training.config import Optimiser
@@ -258,3 +258,53 @@ def test_the_loss_is_the_error_of_the_noise():
         guess = learner.online(noisy, learner.online.levels(level[i : i + 1]), pair)
         total += float((guess - noise[i : i + 1]).square().mean().detach())
     assert loss.item() == pytest.approx(total / 64, rel=1e-4)
+
+
+# ---- options ---------------------------------------------------------------------------------------
+
+
+def test_draws_in_bf16_differ_by_rounding_alone(learnt):
+    learner, _, scale = learnt
+    now = scale * torch.randn(500, 2, generator=generator(8))
+    following = now + scale * (torch.rand(500, 2, generator=generator(9)) * 1.8 - 0.9)
+    exact = learner.model.draw(now, following, generator())
+    learner.model.denoiser.precision = "bf16"
+    try:
+        rounded = learner.model.draw(now, following, generator())
+    finally:
+        learner.model.denoiser.precision = "fp32"
+    assert rounded.dtype == torch.float32
+    assert 0 < (rounded - exact).abs().mean() < 0.01 * scale
+
+
+def test_the_fast_mish_is_mish():
+    x = torch.cat([torch.linspace(-60, 60, 10_001), torch.tensor([-1e4, 0.0, 1e4])])
+    with torch.no_grad():
+        assert (Mish()(x) - torch.nn.functional.mish(x)).abs().max() < 2e-6
+
+
+def test_relative_positions_do_not_count_and_other_entries_do():
+    inverse = model()
+    inverse.relative = 2
+    now, following = pairs()
+    moved = torch.tensor([5.0, -3.0, 0.0])
+    drawn = inverse.draw(now, following, generator())
+    assert torch.allclose(inverse.draw(now + moved, following + moved, generator()), drawn, atol=1e-5)
+    assert not torch.allclose(inverse.draw(now, following + moved, generator()), drawn, atol=1e-3)
+    third = torch.tensor([0.0, 0.0, 1.0])
+    assert not torch.allclose(inverse.draw(now + third, following + third, generator()), drawn, atol=1e-3)
+
+
+def test_training_and_drawing_see_the_same_relative_positions():
+    data = Trajectories.from_arrays(
+        np.random.default_rng(0).standard_normal((50, 3)), np.random.default_rng(1).uniform(-1, 1, (50, 2))
+    )
+    windows, losses = Windows(data, 2), []
+    for shift in (0.0, 10.0):
+        torch.manual_seed(0)
+        config = InverseDynamics(hidden=8, relative=2)
+        learner = InverseDynamicsLearner(config, Normaliser(3), ActionRange(2), windows, windows)
+        batch = learner.sample(64, generator(1))
+        states = batch.states + shift * torch.tensor([1.0, 1.0, 0.0])
+        losses.append(learner.loss(batch._replace(states=states), 0, generator(2))[0].item())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)

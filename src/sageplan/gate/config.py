@@ -99,6 +99,8 @@ class InverseDynamics:
     temperature: float = 0.5
     """scales the initial noise only, as DV does"""
     ema: float = 0.995
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """of the hidden layers while actions are drawn"""
     relative: int = 0
     """leading entries of a state, a position say, of which only the change counts; DV has 2 (x, y) on mazes"""
     optimiser: Optimiser = field(
@@ -125,8 +127,9 @@ class GateConfig:
 
     def __post_init__(self) -> None:
         one, two = self.stage1, self.stage2
-        for part in (self, one, two, one.optimiser, two.optimiser):
-            refuse_unknown_choices(part)
+        for part in (self, one, two, one.optimiser, two.optimiser, self.inverse_dynamics):
+            if part is not None:
+                refuse_unknown_choices(part)
         for name, value in (
             ("stride", self.stride),
             ("stage1.window", one.window),

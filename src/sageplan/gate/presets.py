@@ -29,6 +29,7 @@ PRESETS: dict[str, GateConfig] = {
         inverse_dynamics=InverseDynamics(
             hidden=128,
             steps=5,  # an eighth of the time of the paper's sizes, for actions that are as exact
+            precision="bf16",
             optimiser=Optimiser(
                 steps=6_000, batch=512, rate=1e-3, final_rate=0.0, warmup=100, weight_decay=0.01, clip=None
             ),

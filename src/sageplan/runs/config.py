@@ -71,4 +71,4 @@ def _for_bodies(relative: int) -> InverseDynamics:
     """With legs or arms, where actions that are a little off soon mean another motion; the `cpu` gate's own are for
     what is simpler to steer."""
     training = Optimiser(steps=8_000, batch=512, rate=3e-3, final_rate=0.0, warmup=100, weight_decay=0.01, clip=None)
-    return InverseDynamics(steps=5, relative=relative, optimiser=training)
+    return InverseDynamics(steps=5, precision="bf16", relative=relative, optimiser=training)
