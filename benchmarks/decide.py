@@ -4,8 +4,8 @@
 
 MCSS and SAGE with `paper` and `cpu` settings, for 1 and for 50 environments of hopper, replanning every step. The
 reference is the planner as one would write it down (see propose.py): float32, all plans in one batch, the noise level
-turned into modulations for each plan. Untrained networks of the real sizes: time does not depend on weights. `--many`
-is how many steps of 50 environments are measured, of which a tenth as many warm up.
+turned into modulations for each plan. All else is in bf16 where that is an option. Untrained networks of the real sizes:
+time does not depend on weights. `--many` is how many steps of 50 environments are measured; a tenth as many warm up.
 """
 
 from __future__ import annotations
@@ -51,8 +51,10 @@ def deciders(name: str) -> dict[str, tuple[Decider, Effort, str]]:
     """Each arm with tools of its own: MCSS asks for no energies, as it would without a gate."""
     task, config = get(TASK), preset(name, get(TASK))
     gate = untrained_gate(name, task.state_dim, task.action_dim)
+    gate.config = replace(gate.config, precision="bf16")
     torch.manual_seed(0)
-    inverse = InverseDynamicsModel(config.gate.inverse_dynamics, gate.encoder.normaliser, ActionRange(task.action_dim))
+    actions = replace(config.gate.inverse_dynamics, precision="bf16")
+    inverse = InverseDynamicsModel(actions, gate.encoder.normaliser, ActionRange(task.action_dim))
     inverse.requires_grad_(False).eval()
     exact = untrained_planner(replace(config.planner, precision="fp32"), task.state_dim)
     fast = exact.using(precision="bf16")

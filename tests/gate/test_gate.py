@@ -6,6 +6,7 @@ import shutil
 import sys
 import types
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -806,3 +807,17 @@ def test_the_hub_is_an_extra(monkeypatch):
 def test_all_refusals_share_a_base():
     for kind in (ConfigError, DataError, FormatError, MissingExtraError):
         assert issubclass(kind, SageplanError)
+
+
+# ---- precision -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("context", ["plan", "step"])
+def test_energies_in_bf16_are_rounded_predictions_of_exact_latents(tiny_gate, pool, context):
+    states, actions, _ = pool
+    exact = tiny_gate.step_energy(states, actions, context=context)
+    tiny_gate.config = replace(tiny_gate.config, precision="bf16")
+    rounded = tiny_gate.step_energy(states, actions, context=context)
+    assert rounded.dtype == np.float32
+    assert 0 < np.abs(rounded - exact).max() < 0.05 * exact.mean()
+    assert tiny_gate.encoder(torch.from_numpy(states)).dtype == torch.float32

@@ -31,6 +31,7 @@ from sageplan.gate.presets import resolve
 from sageplan.gate.score import longest_segments, score_transitions
 from sageplan.gate.select import PenaltyUnits, check_rule, select
 from sageplan.training.checkpoint import load_weights
+from sageplan.training.loop import autocast
 from sageplan.training.metrics import Logger
 from sageplan.training.progress import Bars
 from sageplan.types import Choice, FloatArray, Trajectories
@@ -352,14 +353,15 @@ class Gate:
         return energy.masked_fill(broken, torch.inf)
 
     def _latent_energy(self, latents: Tensor, actions: Tensor, context: Context = "plan") -> Tensor:
-        return step_energy(
-            self.predictor,
-            latents,
-            actions,
-            window=self.config.stage2.window,
-            reduction=self.config.energy_reduction,
-            context=context if self.predictor.causal else "step",
-        )
+        with autocast(self.device, self.config.precision):
+            return step_energy(
+                self.predictor,
+                latents,
+                actions,
+                window=self.config.stage2.window,
+                reduction=self.config.energy_reduction,
+                context=context if self.predictor.causal else "step",
+            )
 
 
 def _mean(steps: Tensor) -> Tensor:
