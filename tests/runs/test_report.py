@@ -94,15 +94,22 @@ def test_energies_are_coloured_from_blue_to_vermilion():
 
 def test_a_path_lies_where_its_states_are():
     maze = Maze.named("umaze")
-    drawn = svg.maze_plans(maze, [svg.Path(np.array([[1.0, 2.0], [1.0, 3.0]]), "red")], 1.0, "one")
-    assert 'points="108.0,68.0 148.0,68.0"' in drawn  # across is the second coordinate; 0.7 cells lie before 0
+    drawn = svg.maze_plans(maze, [svg.Path(np.array([[1.0, 2.0], [1.0, 3.0]]), "red")], 1.0, None, "one")
+    assert 'points="108.00,68.00 148.00,68.00"' in drawn  # across is the second coordinate; 0.7 cells lie before 0
     assert drawn.count('class="wall"') == int(maze.walls.sum())
 
 
 def test_steps_of_one_colour_are_one_line():
     xy = np.stack([np.linspace(1, 2, 6), np.ones(6)], 1)
     path = svg.Path(xy, np.array([0.0, 0.0, 1.0, 1.0, 0.0]))
-    assert svg.maze_plans(Maze.named("umaze"), [path], 1.0, "one").count("<polyline") == 3
+    assert svg.maze_plans(Maze.named("umaze"), [path], 1.0, None, "one").count("<polyline") == 3
+
+
+def test_a_view_is_a_part_of_the_maze_and_never_more():
+    maze, path = Maze.named("umaze"), svg.Path(np.array([[1.0, 2.0], [1.0, 3.0]]), "red")
+    near = svg.maze_plans(maze, [path], 1.0, svg.View(path.xy[0], 1.5), "one")
+    assert 'viewBox="48.0 8.0 120.0 120.0"' in near
+    assert 'viewBox="0.0 0.0 200.0 200.0"' in svg.maze_plans(maze, [path], 1.0, svg.View(path.xy[0], 9.0), "one")
 
 
 def test_ticks_are_round():

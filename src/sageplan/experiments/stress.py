@@ -55,8 +55,8 @@ def stress(
 ) -> dict[str, Any]:
     """From each of the observations [B, 4]: shares of plans, and of each rule's winners, that enter a wall.
 
-    `prefix` counts the first K steps, `whole` the plan. `example` is one decision to be drawn: the one where MCSS's
-    winner goes furthest through walls, with as many plans as the paper draws.
+    `prefix` counts the first K steps, `whole` the plan. `example` is one decision to be drawn, with as many plans as
+    the paper draws: the one in which the gate saves most energy in the prefix.
     """
     walls, energies, values, paths = [], [], [], []
     for row, observation in enumerate(observations):  # one pool at a time: 500 plans are work enough
@@ -85,7 +85,7 @@ def stress(
             name: {part: _share(crossing[rows, index]) for part, crossing in enters.items()}
             for name, index in winners.items()
         },
-        "example": _example(inside, paths, energy, value, winners),
+        "example": _example(paths, energy, value, winners),
     }
 
 
@@ -100,15 +100,15 @@ def _share(crossing: npt.NDArray[np.bool_]) -> dict[str, float]:
 
 
 def _example(
-    inside: npt.NDArray[np.bool_],
     paths: list[npt.NDArray[np.float32]],
     energy: Tensor,
     value: Tensor,
     winners: dict[str, npt.NDArray[np.int64]],
 ) -> dict[str, Any]:
     """The winners come first, then other candidates in their own order."""
-    rows = np.arange(len(inside))
-    row = int(inside[rows, winners[RULES[0].name]].sum(-1).argmax())
+    rows, prefix = np.arange(len(paths)), energy[..., :PREFIX].mean(-1).cpu().numpy()
+    without, with_gate = (prefix[rows, winners[rule.name]] for rule in RULES[:2])
+    row = int((without - with_gate).argmax())
     chosen = [int(index[row]) for index in winners.values()]
     shown = list(dict.fromkeys([*chosen, *range(len(paths[row]))]))[:_SHOWN]
     return {

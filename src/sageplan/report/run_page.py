@@ -69,13 +69,24 @@ def _pictures(stress: dict[str, Any]) -> str:
     order = energies.mean(1).argsort()  # strange plans on top
     everything = [svg.Path(xy[i], energies[i]) for i in order]
     (without, first), (with_gate, second) = list(example["winners"].items())[:2]
-    mazes = [figure(svg.maze_plans(maze, everything, limit, "all plans"),
-                    f"<b>{len(xy)} of {stress['candidates']} plans</b>, each step coloured by its energy")]  # fmt: skip
+    reach = float(np.quantile(np.abs(xy - xy[0, 0]).max((1, 2)), 0.9)) + 0.6
+    view = svg.View(xy[0, 0], max(1.5, reach))
+    mazes = [
+        figure(
+            svg.maze_plans(maze, everything, limit, view, "all plans"),
+            f"<b>{len(xy)} of {stress['candidates']} plans</b>, each step coloured by its energy",
+        )
+    ]
     for name, index, colour in ((without, first, _MCSS), (with_gate, second, _SAGE)):
         crosses = "enters a wall" if maze.crosses_wall(xy[index]) else "stays clear of walls"
-        mazes.append(figure(svg.maze_plans(maze, [svg.Path(xy[index], colour, 4.0)], limit, name),
-                            f"<b>{name}</b>: value {example['values'][index]:.3f}, "
-                            f"mean energy {energies[index].mean():.4f}; {crosses}"))  # fmt: skip
+        mean = energies[index, : stress["prefix"]].mean()
+        mazes.append(
+            figure(
+                svg.maze_plans(maze, [svg.Path(xy[index], colour, 4.0)], limit, view, name),
+                f"<b>{name}</b>: value {example['values'][index]:.3f}, energy {mean:.4f} over the first "
+                f"{stress['prefix']} steps; {crosses}",
+            )
+        )
     rows = [["all plans", _percent(stress["plans"]["prefix"]), _percent(stress["plans"]["whole"])]]
     rows += [
         [name, text.share(shares["prefix"]), text.share(shares["whole"])] for name, shares in stress["winners"].items()
@@ -83,7 +94,7 @@ def _pictures(stress: dict[str, Any]) -> str:
     return section(
         "Which plans can happen?",
         "<p class='soft'>One decision, the ball at the dot and the goal in green: the one of "
-        f"{stress['starts']} where MCSS's choice goes furthest through walls.</p>",
+        f"{stress['starts']} in which the gate saves most energy. Grey is wall.</p>",
         row(*mazes),
         svg.heat_key(limit, "energy of a step"),
         f"<p>Stress test: {stress['starts']} starts with {stress['candidates']} plans each. Share of the chosen plans "

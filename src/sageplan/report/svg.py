@@ -27,6 +27,13 @@ class Path(NamedTuple):
     width: float = 1.2
 
 
+class View(NamedTuple):
+    """The part of a maze that is shown: at most `reach` cells from a state's xy [2]."""
+
+    centre: npt.NDArray[Any]
+    reach: float
+
+
 class Series(NamedTuple):
     """Quartiles [n] of numbers over x [n]."""
 
@@ -44,29 +51,36 @@ def heat(share: float) -> str:
     return "#" + "".join(f"{round(a + rest * (b - a)):02x}" for a, b in zip(start, end, strict=True))
 
 
-def maze_plans(maze: Maze, paths: Sequence[Path], limit: float, label: str) -> str:
-    """A maze as its map is printed, with paths over it; energies are coloured up to `limit`."""
+def maze_plans(maze: Maze, paths: Sequence[Path], limit: float, view: View | None, label: str) -> str:
+    """A maze, or a part of it, as its map is printed, with paths over it; energies are coloured up to `limit`."""
     rows, columns = maze.walls.shape
+    left = top = 0.0
+    right, bottom = float(columns * _CELL), float(rows * _CELL)
+    if view is not None:
+        x, y, reach = _pixel(view.centre[1]), _pixel(view.centre[0]), view.reach * _CELL
+        left, top = max(left, x - reach), max(top, y - reach)
+        right, bottom = min(right, x + reach), min(bottom, y + reach)
+    scale = (right - left) / (8 * _CELL)  # of lines and dots, so that they look alike in any part
     parts = [f'<rect class="floor" width="{columns * _CELL}" height="{rows * _CELL}"/>']
-    parts += [f'<rect class="wall" x="{c * _CELL}" y="{r * _CELL}" width="{_CELL}" height="{_CELL}"/>'
-              for r, c in np.argwhere(maze.walls)]  # fmt: skip
+    parts += [f'<rect class="wall" x="{c * _CELL - 0.3}" y="{r * _CELL - 0.3}" width="{_CELL + 0.6}" '
+              f'height="{_CELL + 0.6}"/>' for r, c in np.argwhere(maze.walls)]  # fmt: skip
     x, y = _pixel(maze.goal[1]), _pixel(maze.goal[0])
     parts.append(f'<circle class="goal" cx="{x:.0f}" cy="{y:.0f}" r="{GOAL_RADIUS * _CELL:.0f}"/>')
     for path in paths:
-        parts += _strokes(path, limit)
+        parts += _strokes(path, limit, scale)
     if paths:
         x, y = _pixel(paths[0].xy[0, 1]), _pixel(paths[0].xy[0, 0])
-        parts.append(f'<circle class="start" cx="{x:.1f}" cy="{y:.1f}" r="4.5"/>')
-    return _svg(columns * _CELL, rows * _CELL, parts, label)
+        parts.append(f'<circle class="start" cx="{x:.1f}" cy="{y:.1f}" r="{5 * scale:.2f}"/>')
+    return _svg(right - left, bottom - top, parts, label, left, top, 8 * _CELL)
 
 
 def _pixel(coordinate: float) -> float:
     return (float(coordinate) + CELL_START) * _CELL
 
 
-def _strokes(path: Path, limit: float) -> list[str]:
+def _strokes(path: Path, limit: float, scale: float) -> list[str]:
     """Neighbouring steps of one colour are one line."""
-    points = [f"{_pixel(y):.1f},{_pixel(x):.1f}" for x, y in path.xy]
+    points = [f"{_pixel(y):.2f},{_pixel(x):.2f}" for x, y in path.xy]
     steps = len(points) - 1
     if isinstance(path.paint, str):
         colours = [path.paint] * steps
@@ -76,7 +90,9 @@ def _strokes(path: Path, limit: float) -> list[str]:
     for step in range(1, steps + 1):
         if step == steps or colours[step] != colours[begin]:
             line = " ".join(points[begin : step + 1])
-            lines.append(f'<polyline points="{line}" stroke="{colours[begin]}" stroke-width="{path.width}"/>')
+            lines.append(
+                f'<polyline points="{line}" stroke="{colours[begin]}" stroke-width="{path.width * scale:.2f}"/>'
+            )
             begin = step
     return lines
 
@@ -188,8 +204,11 @@ def _linear(low: float, high: float, start: float, end: float) -> Callable[[floa
     return lambda value: start + (value - low) / span * (end - start)
 
 
-def _svg(width: float, height: float, parts: Sequence[str], label: str) -> str:
+def _svg(
+    width: float, height: float, parts: Sequence[str], label: str, left: float = 0, top: float = 0, most: float = 0
+) -> str:
+    """most: the largest width it is shown at, in pixels; default: its own"""
     return (
-        f'<svg viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="{escape(label)}" '
-        f'style="max-width:{width:.0f}px">{"".join(parts)}</svg>'
+        f'<svg viewBox="{left:.1f} {top:.1f} {width:.1f} {height:.1f}" role="img" aria-label="{escape(label)}" '
+        f'style="max-width:{most or width:.0f}px">{"".join(parts)}</svg>'
     )
