@@ -93,7 +93,7 @@ def _pictures(stress: dict[str, Any]) -> str:
     ]
     return section(
         "Which plans can happen?",
-        "<p class='soft'>One decision, the ball at the dot and the goal in green: the one of "
+        "<p class='soft'>One decision, the ball at the dot, the goal green where it is in view: the one of "
         f"{stress['starts']} in which the gate saves most energy. Grey is wall.</p>",
         row(*mazes),
         svg.heat_key(limit, "energy of a step"),
