@@ -28,7 +28,7 @@ def weights(run):
 def test_a_run_leaves_everything_and_a_second_call_changes_nothing(start):
     run = start()
     parts = {path.name for path in run.path.iterdir()}
-    assert {"run.json", "gate", "planner", "episodes.jsonl", "effort.jsonl", "diagnosis.json"} <= parts
+    assert {"run.json", "gate", "planner", "episodes.jsonl", "effort.json", "diagnosis.json"} <= parts
     assert len(run.episodes()) == 4
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     start()
@@ -161,7 +161,7 @@ def test_more_episodes_and_other_selectors_go_to_the_same_records(finished):
     after = finished.episodes()
     assert after[: len(before)] == before
     assert len(after) == len(before) + 1 + 4
-    assert len((finished.path / "effort.jsonl").read_text().splitlines()) == 2
+    assert len(json.loads((finished.path / "effort.json").read_text())["sessions"]) == 2
 
 
 @pytest.mark.parametrize("part", ["gate", "planner"])

@@ -8,8 +8,9 @@ import pytest
 
 from sageplan.errors import ConfigError
 from sageplan.runs.compare import compare
+from sageplan.runs.effort import EFFORT, add_effort, total_effort
 from sageplan.runs.folder import Run
-from sageplan.runs.summary import summarise, total_effort
+from sageplan.runs.summary import summarise
 
 
 def scores(run, arm, metric="sticky_score"):
@@ -47,12 +48,14 @@ def test_arms_and_differences_are_those_of_the_records(finished):
 
 
 def test_effort_adds_up_over_sessions(finished):
-    path = finished.path / "effort.jsonl"
-    first = json.loads(path.read_text())
-    path.write_text(path.read_text() + json.dumps(first | {"decisions": 7, "seconds": {"propose": 1.5}}) + "\n")
+    path = finished.path / EFFORT
+    first = total_effort(path)
+    session = json.loads(path.read_text())["sessions"][0]
+    add_effort(path, session | {"decisions": 7, "seconds": {"propose": 1.5}})
     found = total_effort(path)
     assert found["decisions"] == first["decisions"] + 7
     assert found["seconds"]["propose"] == pytest.approx(first["seconds"]["propose"] + 1.5)
+    assert found["seconds"]["value"] == first["seconds"]["value"]
     assert total_effort(path.with_name("none")) is None
 
 

@@ -10,8 +10,9 @@ from sageplan.errors import ConfigError
 from sageplan.evaluation.bootstrap import Pair, bootstrap_domains, interquartile_mean
 from sageplan.evaluation.pairs import paired_samples
 from sageplan.evaluation.statistics import mean, paired, two_level, welch
+from sageplan.runs.effort import EFFORT, total_effort
 from sageplan.runs.folder import Run
-from sageplan.runs.summary import CONTROL, metrics, plain, total_effort, training_seconds
+from sageplan.runs.summary import CONTROL, metrics, plain, training_seconds
 
 
 def compare(
@@ -64,7 +65,7 @@ def _made_with(run: Run) -> dict[str, Any]:
     stress = (run.diagnosis() or {}).get("stress")
     return {
         "training_seconds": training,
-        "effort": total_effort(run.path / "effort.jsonl"),
+        "effort": total_effort(run.path / EFFORT),
         "stress": stress and {key: value for key, value in stress.items() if key != "example"},
     }
 

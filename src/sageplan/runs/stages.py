@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,6 +24,7 @@ from sageplan.planners.paths import stretches
 from sageplan.planners.veteran import Veteran
 from sageplan.runs.config import RunConfig
 from sageplan.runs.diagnosis import diagnose_run
+from sageplan.runs.effort import EFFORT, add_effort
 from sageplan.runs.folder import Run
 from sageplan.tasks.catalogue import Task
 from sageplan.training.checkpoint import hold
@@ -159,15 +159,16 @@ def evaluate_run(
         records=run.records, identity={"planner": weights_digest(planner.modules())}, progress=progress,
     )  # fmt: skip
     if found.effort.decisions:
-        record = {
-            "wall": round(time.monotonic() - began, 1),
-            "threads": torch.get_num_threads(),
-            "device": str(device),
-            "decisions": found.effort.decisions,
-            "planned": found.effort.planned,
-            "steps": found.effort.steps,
-            "seconds": {stage: round(spent, 2) for stage, spent in found.effort.seconds.items()},
-        }
-        with (run.path / "effort.jsonl").open("a") as file:
-            file.write(json.dumps(record) + "\n")
+        add_effort(
+            run.path / EFFORT,
+            {
+                "wall": round(time.monotonic() - began, 1),
+                "threads": torch.get_num_threads(),
+                "device": str(device),
+                "decisions": found.effort.decisions,
+                "planned": found.effort.planned,
+                "steps": found.effort.steps,
+                "seconds": {stage: round(spent, 2) for stage, spent in found.effort.seconds.items()},
+            },
+        )
     return found

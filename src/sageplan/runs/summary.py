@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +12,7 @@ import numpy as np
 from sageplan.evaluation.pairs import paired_samples
 from sageplan.evaluation.records import Episode
 from sageplan.evaluation.statistics import mean, paired, welch, wilson
+from sageplan.runs.effort import EFFORT, total_effort
 from sageplan.runs.folder import Run
 from sageplan.tasks.catalogue import Task
 
@@ -47,7 +45,7 @@ def summarise(run: Run) -> dict[str, Any]:
             if arm != CONTROL and CONTROL in arms
         },
         "training_seconds": training_seconds(run),
-        "effort": total_effort(run.path / "effort.jsonl"),
+        "effort": total_effort(run.path / EFFORT),
     }
 
 
@@ -88,19 +86,3 @@ def training_seconds(run: Run) -> dict[str, float]:
     """Of each learner; what was lost when a training was killed does not count."""
     trained = run.gate().info["training"] | run.planner().info["training"]
     return {name: summary["seconds"] for name, summary in trained.items()}
-
-
-def total_effort(path: Path) -> dict[str, Any] | None:
-    """Sums over all sessions that ran to their end; None where none has."""
-    if not path.exists():
-        return None
-    sessions = [json.loads(line) for line in path.read_text().splitlines()]
-    seconds: Counter[str] = Counter()
-    for session in sessions:
-        seconds.update(session["seconds"])
-    return {
-        **{name: sum(session[name] for session in sessions) for name in ("wall", "decisions", "planned", "steps")},
-        "seconds": dict(seconds),
-        "threads": sessions[-1]["threads"],
-        "device": sessions[-1]["device"],
-    }
