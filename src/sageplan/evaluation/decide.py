@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from sageplan.evaluation.chance import Stream, stream
 from sageplan.evaluation.pool import Float64Array, LivePool, Tools, check_proposal
 from sageplan.evaluation.selectors import Selector
+from sageplan.parallel import spread
 from sageplan.planners.protocol import Planner
 from sageplan.types import Plans
 
@@ -44,7 +46,8 @@ class Chosen(NamedTuple):
 
 
 class Decider:
-    """Plans in blocks of one fixed size, so that rounding does not depend on how many episodes are under way.
+    """Plans in blocks of one fixed size, so that rounding does not depend on how many episodes are under way; all at
+    once where planner and scorer do not let it depend on that.
 
     prefix  steps whose energy is told, of whatever plan an arm picks
     """
@@ -53,27 +56,46 @@ class Decider:
         self, planner: Planner, tools: Tools, *, candidates: int, block: int, prefix: int, action_dim: int
     ) -> None:
         self._planner, self._tools = planner, tools
-        self._candidates, self._block, self._prefix, self._action_dim = candidates, block, prefix, action_dim
+        self._candidates, self._prefix, self._action_dim = candidates, prefix, action_dim
+        together = all(getattr(part, "independent", False) for part in (planner, tools.scorer))
+        self._block = None if together else block
 
     @torch.no_grad()
     def decide(self, asks: Sequence[Ask]) -> list[Chosen]:
         """One answer per question. Arms that are in the same state at the same step share a pool."""
-        keys = [_key(ask) for ask in asks]
-        distinct = dict(zip(keys, asks, strict=True))
-        pools = dict(zip(distinct, self._pools([*distinct.values()]), strict=True))
-        effort = self._tools.effort
-        effort.decisions += len(asks)
-        effort.planned += len(distinct)
-        return [self._pick(ask.arm, pools[key]) for ask, key in zip(asks, keys, strict=True)]
+        shared: dict[tuple[Any, ...], list[int]] = {}
+        for number, ask in enumerate(asks):
+            shared.setdefault(_key(ask), []).append(number)
+        groups = list(shared.values())
+        pools = self._pools([asks[numbers[0]] for numbers in groups])
 
-    def _pools(self, asks: Sequence[Ask]) -> Iterator[LivePool]:
+        def pick(job: tuple[LivePool, list[int]]) -> list[Chosen]:
+            pool, numbers = job
+            with torch.no_grad():
+                return [self._pick(asks[number].arm, pool) for number in numbers]
+
+        began = time.perf_counter()
+        jobs = list(zip(pools, groups, strict=True))
+        answers = spread(pick, jobs, self._tools.device) if self._tools.thread_safe else [pick(job) for job in jobs]
+        effort = self._tools.effort
+        effort.add([pool.effort for pool in pools], time.perf_counter() - began)
+        effort.decisions += len(asks)
+        effort.planned += len(groups)
+        chosen = {n: one for numbers, some in zip(groups, answers, strict=True)
+                  for n, one in zip(numbers, some, strict=True)}  # fmt: skip
+        return [chosen[number] for number in range(len(asks))]
+
+    def _pools(self, asks: Sequence[Ask]) -> list[LivePool]:
         """A pool for each; the last block is filled up with repetitions of its last question."""
-        for begin in range(0, len(asks), self._block):
-            some = asks[begin : begin + self._block]
-            plans, values = self._propose([*some, *[some[-1]] * (self._block - len(some))])
+        pools = []
+        block = self._block or len(asks)
+        for begin in range(0, len(asks), block):
+            some = asks[begin : begin + block]
+            plans, values = self._propose([*some, *[some[-1]] * (block - len(some))])
             for row, ask in enumerate(some):
                 one = Plans(plans.states[row, None], None if plans.actions is None else plans.actions[row, None])
-                yield LivePool(self._tools, one, values[row, None], ask.observation, ask.seed, ask.step)
+                pools.append(LivePool(self._tools, one, values[row, None], ask.observation, ask.seed, ask.step))
+        return pools
 
     def _propose(self, asks: Sequence[Ask]) -> tuple[Plans, torch.Tensor]:
         tools = self._tools
@@ -99,7 +121,7 @@ class Decider:
 
     def _pick(self, arm: Selector, pool: LivePool) -> Chosen:
         energies = pool.step_energy(self._prefix) if self._tools.gate else None
-        with self._tools.effort.measure("select", self._tools.device):
+        with pool.effort.measure("select", self._tools.device):
             decision = arm.pick(pool)
         index = int(decision.winner)
         actions, states = pool.executed(index)

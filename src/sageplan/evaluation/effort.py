@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -30,6 +31,15 @@ class Effort:
     def shared(self) -> float:
         """Share of the decisions that needed no planning of their own."""
         return 1 - self.planned / self.decisions if self.decisions else 0.0
+
+    def add(self, parts: Sequence[Effort], wall: float) -> None:
+        """Stages that were measured in threads side by side: they share the `wall` seconds that all together took."""
+        busy: Counter[str] = Counter()
+        for part in parts:
+            busy.update(part.seconds)
+        whole = sum(busy.values())
+        for stage, spent in busy.items():
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + spent * wall / whole
 
     @contextmanager
     def measure(self, stage: str, device: torch.device) -> Iterator[None]:

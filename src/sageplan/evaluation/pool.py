@@ -64,6 +64,12 @@ class Tools:
     device: torch.device
     effort: Effort
 
+    @property
+    def thread_safe(self) -> bool:
+        """Whether pools may be worked on at the same time: nobody else's inverse dynamics, no simulator's balls."""
+        own = self.gate.inverse_dynamics if self.gate else None
+        return self.simulation is None and (self.inverse_dynamics is None or self.inverse_dynamics is own)
+
 
 class LivePool:
     """A pool of one: plans with B = 1, proposed for the state that `episode` is in at `step`.
@@ -78,7 +84,7 @@ class LivePool:
     ) -> None:
         self._tools, self._plans, self._state = tools, plans, state
         self._episode, self._step = episode, step
-        self.values = values
+        self.values, self.effort = values, Effort()
         self._drawn: dict[tuple[int, int], Tensor] = {}
         self._energies: dict[int, Tensor] = {}
         self._realised: Tensor | None = None
@@ -156,7 +162,7 @@ class LivePool:
         return stream(purpose, tools.sampler_seed, self._episode, self._step, tools.device, *more)
 
     def _measure(self, stage: str) -> AbstractContextManager[None]:
-        return self._tools.effort.measure(stage, self._tools.device)
+        return self.effort.measure(stage, self._tools.device)
 
 
 def check_proposal(plans: Plans, values: Tensor, expected: tuple[int, int, int], action_dim: int) -> None:

@@ -18,11 +18,12 @@ from sageplan.data.windows import Windows, as_tensor
 from sageplan.diffusion.dit import sinusoids
 from sageplan.errors import DataError
 from sageplan.gate.transformer import attend
+from sageplan.parallel import spread
 from sageplan.planners.config import HorizonCritic, StateValue
 from sageplan.training.loop import Average
 from sageplan.types import FloatArray, IntArray, Plans, Trajectories
 
-_CHUNK_TOKENS = 4_096
+_CHUNK_TOKENS = 2_048
 _EPSILON = 1e-6
 
 
@@ -106,7 +107,11 @@ class Critic:
     def __init__(self, network: PlanValue) -> None:
         self.network = network.requires_grad_(False).eval()
 
-    @torch.no_grad()
+    @property
+    def independent(self) -> bool:
+        """Whether a plan's value is the same to the last bit, whatever else is valued."""
+        return self.network.normaliser.mean.device.type == "cpu"
+
     def __call__(self, plans: Plans) -> Tensor:
         """[B, C], higher is better"""
         batch, candidates, horizon, size = plans.states.shape
@@ -116,10 +121,20 @@ class Critic:
         if isinstance(self.network, HorizonValue) and horizon != self.network.horizon:
             raise DataError(f"plans have {horizon} states; this critic was trained on {self.network.horizon}")
         tokens = len(self.network.position) if isinstance(self.network, HorizonValue) else horizon
-        flat = plans.states.reshape(-1, horizon, size).to(known.device, torch.float32)
-        with torch.autocast(flat.device.type, enabled=False):
-            values = [self.network(part) for part in torch.split(flat, max(1, _CHUNK_TOKENS // tokens))]
-        return torch.cat(values).reshape(batch, candidates)
+        states = plans.states.to(known.device, torch.float32)
+        # On a CPU never plans of two observations: what one is worth then depends on no other, to the last bit.
+        rows = 1 if self.independent else batch
+        columns = max(1, _CHUNK_TOKENS // tokens) if self.independent else candidates
+        pieces = [part for row in states.split(rows) for part in row.split(columns, 1)]
+        values = torch.cat([part.flatten() for part in spread(self._value, pieces, known.device)])
+        return values.view(batch, candidates)
+
+    @torch.no_grad()
+    def _value(self, states: Tensor) -> Tensor:
+        """[b, c, H, S] to [b, c]"""
+        with torch.autocast(states.device.type, enabled=False):
+            value: Tensor = self.network(states.flatten(0, 1)).view(states.shape[:2])
+        return value
 
 
 class ValuedWindows(NamedTuple):

@@ -19,6 +19,8 @@ for an observation does not depend on which others it is asked for with."""
 class Planner(Protocol):
     """Proposes candidates; one step of a plan lasts `stride` environment steps.
 
+    One whose plans for an observation do not depend, to the last bit, on which others it is asked for with says so by
+    `independent = True`, and is asked for all at once; others, and scorers alike, for blocks of one size.
     One that can begin from the plan before says so by `warm_starts = True`; evaluations then also give it `previous`
     and `passed`, as `Veteran.propose` explains them.
     """

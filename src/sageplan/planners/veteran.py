@@ -16,6 +16,7 @@ from sageplan.diffusion.dit import DiT, Prepared
 from sageplan.diffusion.samplers import Coefficients, coefficients, sample
 from sageplan.diffusion.schedules import FIRST, alpha_sigma, times
 from sageplan.errors import ConfigError, DataError
+from sageplan.parallel import spread
 from sageplan.planners import store
 from sageplan.planners.config import VeteranConfig
 from sageplan.planners.critic import Critic, PlanValue, ValuedWindows, sample_valued
@@ -25,7 +26,7 @@ from sageplan.training.loop import Average
 from sageplan.types import FloatArray, Plans, Trajectories
 
 _FREE = {"sampling", "precision", "warm_start"}  # settings that training does not depend on
-_CHUNK_TOKENS = 2_048  # denoised together on a CPU: their activations stay in the cache
+_CHUNK_TOKENS = 512  # denoised together on a CPU: their activations stay in the cache
 
 
 class Veteran:
@@ -56,6 +57,11 @@ class Veteran:
     @property
     def state_dim(self) -> int:
         return len(self.normaliser.mean)
+
+    @property
+    def independent(self) -> bool:
+        """Whether what is planned for an observation is the same to the last bit, whatever else is planned for."""
+        return self.device.type == "cpu"
 
     @property
     def warm_starts(self) -> bool:
@@ -157,17 +163,20 @@ class Veteran:
         with torch.inference_mode():
             start = self.normaliser(observations)
             begin = None if begin is None else self.normaliser(begin)
-            for rows, columns in _pieces(shape, self.config.network.patch, self.device):
-                part = [n[rows, columns].reshape(-1, horizon, state_dim) for n in chance]
-                here = start[rows].repeat_interleave(len(part[0]) // len(start[rows]), 0)
 
-                def fix(x: Tensor, known: Tensor = here) -> None:
-                    x[:, 0] = known
+        def fill(piece: tuple[slice, slice]) -> None:
+            rows, columns = piece
+            part = [n[rows, columns].reshape(-1, horizon, state_dim) for n in chance]
+            here = start[rows].repeat_interleave(len(part[0]) // len(start[rows]), 0)
 
-                noisy = None
-                if begin is not None:
-                    noisy = begin[rows].repeat_interleave(len(part[0]) // len(begin[rows]), 0)
-                    noisy = steps.alpha[first] * noisy + steps.sigma[first] * part[0]
+            def fix(x: Tensor) -> None:
+                x[:, 0] = here
+
+            noisy = None
+            if begin is not None:
+                noisy = begin[rows].repeat_interleave(len(part[0]) // len(begin[rows]), 0)
+                noisy = steps.alpha[first] * noisy + steps.sigma[first] * part[0]
+            with torch.inference_mode():
                 drawn = sample(
                     denoiser, steps, part,
                     prediction=self.config.prediction, temperature=self.config.sampling.temperature,
@@ -175,6 +184,8 @@ class Veteran:
                 )  # fmt: skip
                 drawn = torch.addcmul(self.normaliser.mean, drawn, self.normaliser.std)
                 states[rows, columns] = drawn.view(states[rows, columns].shape)
+
+        spread(fill, _pieces(shape, self.config.network.patch, self.device), self.device)
         states[:, :, 0] = observations[:, None]
         return Plans(states)
 
