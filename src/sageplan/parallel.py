@@ -41,5 +41,6 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 
 def _begin() -> None:
+    torch.get_num_threads()  # a thread takes over torch's number when first asked, even after it was told another
     torch.set_num_threads(1)
     _here.is_worker = True
