@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor
 from sageplan.evaluation.statistics import wilson
 from sageplan.gate.gate import KEEP, PENALTY, PREFIX, Gate
 from sageplan.gate.select import select
+from sageplan.parallel import spread
 from sageplan.planners.protocol import Planner, Scorer
 from sageplan.tasks.maze2d import Maze
 
@@ -42,7 +44,6 @@ RULES = (
 )
 
 
-@torch.no_grad()
 def stress(
     planner: Planner,
     scorer: Scorer,
@@ -58,17 +59,20 @@ def stress(
     `prefix` counts the first K steps, `whole` the plan. `example` is one decision to be drawn, with as many plans as
     the paper draws: the one in which the gate saves most energy in the prefix.
     """
-    walls, energies, values, paths = [], [], [], []
-    for row, observation in enumerate(observations):  # one pool at a time: 500 plans are work enough
+
+    def pool(row: int) -> tuple[npt.NDArray[np.float64], Tensor, Tensor]:
+        """One at a time: 500 plans are work enough."""
         chance = torch.Generator(gate.device).manual_seed(seed * 1_000_003 + row)
-        plans = planner.propose(observation[None], candidates, chance)
-        energy = gate.step_energy(plans.states, plans.actions, stride=planner.stride, generator=chance)
-        xy = plans.states[0, ..., :2].double().cpu().numpy()
-        walls.append(np.asarray(maze.inside_wall(xy)))
-        paths.append(xy.astype(np.float32))
-        energies.append(energy[0])
-        values.append(scorer(plans)[0])
-    inside: npt.NDArray[np.bool_] = np.stack(walls)
+        with torch.no_grad():
+            plans = planner.propose(observations[row, None], candidates, chance)
+            energy = gate.step_energy(plans.states, plans.actions, stride=planner.stride, generator=chance)
+            return plans.states[0, ..., :2].double().cpu().numpy(), energy[0], scorer(plans)[0]
+
+    starts = range(len(observations))
+    alone = getattr(planner, "independent", False)
+    pools = spread(pool, starts, gate.device) if alone else [pool(row) for row in starts]
+    paths, energies, values = zip(*pools, strict=True)
+    inside: npt.NDArray[np.bool_] = np.stack([maze.inside_wall(xy) for xy in paths])
     energy, value = torch.stack(energies), torch.stack(values)
     enters = {"prefix": np.asarray(inside[:, :, : PREFIX + 1].any(-1)), "whole": np.asarray(inside.any(-1))}
     winners = {rule.name: _pick(rule, value, energy) for rule in RULES}
@@ -100,7 +104,7 @@ def _share(crossing: npt.NDArray[np.bool_]) -> dict[str, float]:
 
 
 def _example(
-    paths: list[npt.NDArray[np.float32]],
+    paths: Sequence[npt.NDArray[np.float64]],
     energy: Tensor,
     value: Tensor,
     winners: dict[str, npt.NDArray[np.int64]],

@@ -125,7 +125,7 @@ class Critic:
         # On a CPU never plans of two observations: what one is worth then depends on no other, to the last bit.
         rows = 1 if self.independent else batch
         columns = max(1, _CHUNK_TOKENS // tokens) if self.independent else candidates
-        pieces = [part for row in states.split(rows) for part in row.split(columns, 1)]
+        pieces = [part for row in torch.split(states, rows) for part in torch.split(row, columns, 1)]
         values = torch.cat([part.flatten() for part in spread(self._value, pieces, known.device)])
         return values.view(batch, candidates)
 
