@@ -1,6 +1,9 @@
 """Work in threads: in order, nested, broken, and the same whatever the number of threads."""
 
+import os
+import signal
 import threading
+import time
 
 import pytest
 import torch
@@ -69,3 +72,17 @@ def test_products_are_the_same_to_the_last_bit_whatever_the_number_of_threads():
     assert torch.equal(first, second)
     torch.set_num_threads(4)
     assert torch.equal(spread(lambda _: a @ b, range(1), CPU)[0], first)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="not a POSIX system")
+def test_a_forked_process_makes_threads_of_its_own():
+    spread(abs, range(3), CPU)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if spread(abs, [-1, -2], CPU) == [1, 2] else 1)
+    deadline = time.monotonic() + 20
+    while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+        time.sleep(0.01)
+    assert os.waitstatus_to_exitcode(ended[1]) == 0

@@ -7,6 +7,7 @@ uses more than one thread, its result does not depend, to the last bit, on how m
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +39,10 @@ def spread(work: Callable[[Item], Result], items: Sequence[Item], device: torch.
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, "sageplan", initializer=_begin)
+
+
+if hasattr(os, "register_at_fork"):  # threads do not live on in a forked process
+    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def _begin() -> None:

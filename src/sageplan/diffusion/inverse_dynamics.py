@@ -13,11 +13,12 @@ from sageplan.data.normaliser import Normaliser
 from sageplan.data.windows import Batch, Windows
 from sageplan.diffusion.schedules import cosine
 from sageplan.gate.config import InverseDynamics
+from sageplan.parallel import spread
 from sageplan.training.loop import Average, autocast
 from sageplan.types import FloatArray
 
 _TIME_FEATURES = 64
-_CHUNK = 16_384  # pairs denoised together: the activations of one chunk stay in the cache
+_CHUNK = 2_048  # pairs denoised together: the activations of one chunk stay in the cache
 
 
 class ActionRange(nn.Module):
@@ -138,13 +139,15 @@ class InverseDynamicsModel(nn.Module):
         size = (len(states), len(self.actions.centre))
         levels = self.denoiser.levels(torch.arange(len(self.alpha), device=states.device))
         noise = [torch.randn(size, generator=generator, device=states.device) for _ in range(len(self.alpha))]
-        drawn = []
-        for begin in range(0, len(states), _CHUNK):
+
+        def denoise(begin: int) -> Tensor:
             rows = slice(begin, begin + _CHUNK)
-            pair = self.denoiser.states(*self.pair(states[rows], following[rows]))
-            drawn.append(self._denoise([n[rows] for n in noise], levels, pair))
-        actions = torch.cat(drawn) if drawn else states.new_zeros(size)
-        return self.actions.expand(actions)
+            with torch.no_grad():
+                pair = self.denoiser.states(*self.pair(states[rows], following[rows]))
+                return self._denoise([n[rows] for n in noise], levels, pair)
+
+        drawn = spread(denoise, range(0, len(states), _CHUNK), states.device)
+        return self.actions.expand(torch.cat(drawn) if drawn else states.new_zeros(size))
 
     def _denoise(self, noise: list[Tensor], levels: Tensor, pair: Tensor) -> Tensor:
         """DDPM ancestral sampling, clean estimate clipped; the temperature scales the initial noise only."""

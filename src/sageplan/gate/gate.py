@@ -30,6 +30,7 @@ from sageplan.gate.predictor import FrozenEncoder, LatentPredictor
 from sageplan.gate.presets import resolve
 from sageplan.gate.score import longest_segments, score_transitions
 from sageplan.gate.select import PenaltyUnits, check_rule, select
+from sageplan.parallel import spread
 from sageplan.training.checkpoint import load_weights
 from sageplan.training.loop import autocast
 from sageplan.training.metrics import Logger
@@ -328,10 +329,9 @@ class Gate:
             actions = self._draw(states, generator or self._generator)
         else:
             actions = plans.actions[:, :prefix]
-        energies = []
         rows = max(1, _CHUNK_STEPS // max(1, prefix))
-        for s, a in zip(torch.split(states, rows), torch.split(actions, rows), strict=True):
-            energies.append(self._finite_energy(s, a, context))
+        pieces = list(zip(torch.split(states, rows), torch.split(actions, rows), strict=True))
+        energies = spread(lambda piece: self._finite_energy(*piece, context), pieces, self.device)
         return torch.cat(energies), actions
 
     def _draw(self, states: Tensor, generator: torch.Generator) -> Tensor:
@@ -340,6 +340,7 @@ class Gate:
         now, following = states[:, :-1].flatten(0, 1), states[:, 1:].flatten(0, 1)
         return self.inverse_dynamics.draw(now, following, generator).view(count, rows - 1, self.action_dim)
 
+    @torch.no_grad()
     def _finite_energy(self, states: Tensor, actions: Tensor, context: Context) -> Tensor:
         """A step that touches a value that is not finite, and every step after it in the plan, costs inf."""
         if actions.shape[1] == 0:
