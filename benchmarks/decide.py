@@ -4,8 +4,10 @@
 
 MCSS and SAGE with `paper` and `cpu` settings, for 1 and for 50 environments of hopper, replanning every step. The
 reference is the planner as one would write it down (see propose.py): float32, all plans in one batch, the noise level
-turned into modulations for each plan. All else is in bf16 where that is an option. Untrained networks of the real sizes:
-time does not depend on weights. `--many` is how many steps of 50 environments are measured; a tenth as many warm up.
+turned into modulations for each plan, with the same sampler. MCSS and SAGE have the planner in bf16; SAGE's gate and
+inverse dynamics are as the preset has them, and in one more arm in bf16 too. Untrained networks of the real sizes: time
+does not depend on weights. `--many` is how many steps of 50 environments are measured; a tenth as many warm up. MCSS
+draws the actions of all candidates here, as an evaluation does, so that both arms execute the same ones.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from sageplan.tasks import get, make_vector
 from sageplan.types import Plans
 
 TASK, C = "hopper-medium-v2", 50
+ARMS = ("MCSS", "SAGE", "SAGE, all in bf16")
 
 
 class Plain:
@@ -50,20 +53,23 @@ class Plain:
 def deciders(name: str) -> dict[str, tuple[Decider, Effort, str]]:
     """Each arm with tools of its own: MCSS asks for no energies, as it would without a gate."""
     task, config = get(TASK), preset(name, get(TASK))
-    gate = untrained_gate(name, task.state_dim, task.action_dim)
-    gate.config = replace(gate.config, precision="bf16")
-    torch.manual_seed(0)
-    actions = replace(config.gate.inverse_dynamics, precision="bf16")
-    inverse = InverseDynamicsModel(actions, gate.encoder.normaliser, ActionRange(task.action_dim))
-    inverse.requires_grad_(False).eval()
     exact = untrained_planner(replace(config.planner, precision="fp32"), task.state_dim)
     fast = exact.using(precision="bf16")
     found = {}
-    for arm, planner, selector in (("plain", Plain(exact), "mcss"), ("MCSS", fast, "mcss"), ("SAGE", fast, "sage")):
+    for arm, planner, precision in (("plain", Plain(exact), None), ("MCSS", fast, None), ("SAGE", fast, None),
+                                    ("SAGE, all in bf16", fast, "bf16")):  # fmt: skip
+        gate = untrained_gate(name, task.state_dim, task.action_dim)
+        drawn = config.gate.inverse_dynamics
+        if precision:
+            gate.config, drawn = replace(gate.config, precision=precision), replace(drawn, precision=precision)
+        torch.manual_seed(0)
+        gate.inverse_dynamics = InverseDynamicsModel(drawn, gate.encoder.normaliser, ActionRange(task.action_dim))
+        gate.inverse_dynamics.requires_grad_(False).eval()
         effort = Effort()
+        selector = "sage" if arm.startswith("SAGE") else "mcss"
         tools = Tools(
-            scorer=fast.critic, gate=gate if selector == "sage" else None, inverse_dynamics=inverse, simulation=None,
-            stride=1, replan_every=1, sampler_seed=0, device=torch.device("cpu"), effort=effort,
+            scorer=fast.critic, gate=gate if selector == "sage" else None, inverse_dynamics=gate.inverse_dynamics,
+            simulation=None, stride=1, replan_every=1, sampler_seed=0, device=torch.device("cpu"), effort=effort,
         )  # fmt: skip
         decider = Decider(planner, tools, candidates=C, block=1, prefix=10, action_dim=task.action_dim)
         found[arm] = decider, effort, selector
@@ -95,8 +101,10 @@ def measure(name: str, count: int, warm_up: int, measured: int, arms: tuple[str,
         "environments": count, "warm-up": warm_up, "measured": measured,
         **{arm: _milliseconds(steps) for arm, steps in times.items()},
     }  # fmt: skip
-    without, with_gate = (found[arm]["all"]["mean"] for arm in ("MCSS", "SAGE"))
-    found["overhead of the gate"] = round(with_gate / without - 1, 4)
+    without = found["MCSS"]["all"]["mean"]
+    found["overhead of the gate"] = {
+        arm: round(found[arm]["all"]["mean"] / without - 1, 4) for arm in chosen if arm.startswith("SAGE")
+    }
     if "plain" in found:
         found["times faster than plain, MCSS"] = round(found["plain"]["all"]["mean"] / without, 2)
     return found
@@ -119,8 +127,8 @@ def main() -> None:
     given = parser.parse_args()
     result: dict[str, Any] = {"task": TASK, "candidates": C, "prefix": 10, "milliseconds": "of one vectorised step"}
     for name in ("cpu", "paper"):
-        one = measure(name, 1, given.warm_up, given.measured, ("plain", "MCSS", "SAGE"))
-        many = measure(name, 50, max(1, given.many // 10), given.many, ("MCSS", "SAGE"))
+        one = measure(name, 1, given.warm_up, given.measured, ("plain", *ARMS))
+        many = measure(name, 50, max(1, given.many // 10), given.many, ARMS)
         result[name] = {"1 environment": one, "50 environments": many}
     record("decide", result)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from common import interleaved, record
 from sageplan.data.normaliser import Normaliser
 from sageplan.diffusion.dit import DiT
-from sageplan.diffusion.samplers import coefficients
+from sageplan.diffusion.samplers import coefficients, sample
 from sageplan.diffusion.schedules import alpha_sigma, times
 from sageplan.planners.config import VeteranConfig
 from sageplan.planners.store import untrained_value
@@ -38,15 +38,17 @@ def plain(planner: Veteran, observations: Tensor, candidates: int, generator: to
     """The proposal as written down: every step the whole network, for every plan."""
     config, size = planner.config, (len(observations), candidates, planner.config.horizon, planner.state_dim)
     walk = times(config.sampling.steps)
-    alpha, sigma = alpha_sigma(config.schedule, walk)
-    x = torch.randn(size, generator=generator).flatten(0, 1)
+    steps = coefficients(config.sampling.solver, *alpha_sigma(config.schedule, walk))
+    noise = torch.randn(size, generator=generator).flatten(0, 1)
     first = planner.normaliser(observations).repeat_interleave(candidates, 0)
-    x[:, 0] = first
-    for step in range(config.sampling.steps, 0, -1):
-        noise = planner.denoiser(x, walk[step].expand(len(x)))
-        clean = (x - sigma[step] * noise) / alpha[step]
-        x = alpha[step - 1] * clean + sigma[step - 1] * noise
+
+    def fix(x: Tensor) -> None:
         x[:, 0] = first
+
+    def denoise(x: Tensor, step: int) -> Tensor:
+        return planner.denoiser(x, walk[len(steps) - step].expand(len(x)))
+
+    x = sample(denoise, steps, [noise], prediction=config.prediction, fix=fix)
     return (x * planner.normaliser.std + planner.normaliser.mean).view(size)
 
 

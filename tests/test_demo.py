@@ -40,6 +40,9 @@ def test_the_demo_leaves_its_report_and_goes_on_where_it_was(tmp_path, monkeypat
     cli.main(command)
     assert "data:" not in capsys.readouterr().err
     assert (tmp_path / "run" / "episodes.jsonl").read_bytes() == before
+    with pytest.raises(SystemExit):
+        cli.main([*command[:-4], "--rows", "7000", "--episodes", "2"])
+    assert "holds 6000 rows of seed 0, not 7000 of seed 0" in " ".join(capsys.readouterr().err.split())
 
 
 def test_the_demos_trainings_are_the_presets_but_shorter():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -190,10 +192,10 @@ def print_comparison(found: dict[str, Any]) -> None:
     for group in found["training_seeds"]:
         seeds = group["treatment"]["training_seeds"]
         sides = {found["control"]: group["baseline"], found["arm"]: group["treatment"]}
-        values = [
-            f"{n} {g['mean']:.1f} ± {g['se']:.1f} (episodes alone: {g['se_within']:.1f})" for n, g in sides.items()
-        ]
-        out.print(f"{group['task']} {group['preset']}, over {seeds} training seeds: {', '.join(values)}")
+        values = [f"{name} {text.mean(side)}" for name, side in sides.items()]
+        out.print(
+            f"{group['task']} {group['preset']}, over {seeds} training seeds, errors between them: {', '.join(values)}"
+        )
 
 
 def _arms(listed: str) -> list[str]:
@@ -208,14 +210,14 @@ def chosen_config(arguments: Sequence[str]) -> RunConfig:
     """Of the task and the preset that the arguments name: they must be known before the parser is built."""
     name = "cpu"
     task = next(iter(catalogue.TASKS.values()))
-    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
-        value = following if word == "--preset" else word.removeprefix("--preset=")
-        if word.startswith("--preset") and value in NAMES:
+    for before, word in itertools.pairwise(["", *arguments]):
+        value = word if before == "--preset" else word.removeprefix("--preset=")
+        if value in NAMES and (before == "--preset" or word != value):
             name = value
-        try:
-            task = catalogue.get(word)
-        except ConfigError:
+        if before in ("--out", "--data"):  # which may be called like another task
             continue
+        with contextlib.suppress(ConfigError):
+            task = catalogue.get(word)
     return preset(name, task)
 
 

@@ -7,7 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+import h5py
+
 from sageplan.data.build import build
+from sageplan.errors import ConfigError
 from sageplan.gate.config import InverseDynamics, Stage1, Stage2
 from sageplan.planners.config import HorizonCritic, VeteranConfig
 from sageplan.runs.config import RunConfig, preset
@@ -37,6 +40,13 @@ def demo(task: Task, folder: Path, rows: int, episodes: int, seed: int, say: Cal
     if not file.exists():
         say(f"data: {rows:,} rows, made here by D4RL's controller in D4RL's maze")
         build(task, file, rows=rows, seed=seed)
+    with h5py.File(file, "r") as content:
+        made = len(content["observations"]), int(content.attrs["seed"])
+    if made != (rows, seed):
+        raise ConfigError(
+            f"{file} holds {made[0]} rows of seed {made[1]}, not {rows} of seed {seed}; "
+            "choose another folder with --out, or delete it"
+        )
     config = shortened(preset("cpu", task))
     return run(task, "cpu", config, out=folder / "run", data=file, seed=seed, episodes=episodes, say=say)
 

@@ -27,7 +27,7 @@ from sageplan.evaluation.effort import Effort
 from sageplan.evaluation.pool import Tools
 from sageplan.evaluation.records import read_records
 from sageplan.evaluation.rollout import evaluate
-from sageplan.evaluation.selectors import Sage
+from sageplan.evaluation.selectors import Mcss, Sage
 from sageplan.gate.gate import Gate as GateClass
 from sageplan.tasks import make
 from sageplan.tasks.maze2d import Maze, PointMaze
@@ -534,6 +534,15 @@ def test_plans_begin_from_the_ones_that_were_followed(tiny_gate):
         assert torch.equal(previous[0, 0], before[0])
 
 
+def test_a_strided_plan_moves_on_by_whole_steps_of_its_own(tiny_gate):
+    planner = Warm(stride=5)
+    tools = dataclasses.replace(evaluate_tools(planner, None), stride=5, replan_every=1)
+    decider = Decider(planner, tools, candidates=3, block=2, prefix=2, action_dim=2)
+    (chosen,) = decider.decide([Ask(Mcss(), 0, 0, np.ones(4))])
+    decider.decide([Ask(Mcss(), 0, 1, np.ones(4), chosen.plan)])
+    assert planner.begun[-1][2] == 0
+
+
 def test_rows_that_begin_an_episode_have_no_plan_before(tiny_gate):
     """Two environments: the first episode of the second one ends early, and its next begins beside a plan's middle."""
     planner = Warm()
@@ -552,8 +561,14 @@ def test_arms_with_other_plans_behind_them_do_not_share(tiny_gate):
     config = dataclasses.replace(CONFIG, replan_every=2)
     arms = ["mcss", Sage(keep=0.3, penalty=0.0)]
     cold, warm = run(Pushes(jump=0), tiny_gate, arms, 3, config), run(Warm(jump=0), tiny_gate, arms, 3, config)
-    assert warm.effort.planned >= cold.effort.planned
     assert [e.episode_return for e in warm.episodes] == [e.episode_return for e in cold.episodes]
+    plans = np.ones((13, 4)), np.full((13, 4), 2.0)
+    planner = Warm()
+    decider = Decider(planner, evaluate_tools(planner, tiny_gate), candidates=3, block=1, prefix=2, action_dim=2)
+    decider.decide([Ask(arm, 0, 3, np.ones(4), plan) for arm, plan in zip((Mcss(), Sage()), plans, strict=True)])
+    assert decider._tools.effort.planned == 2
+    decider.decide([Ask(arm, 0, 3, np.ones(4), plans[0]) for arm in (Mcss(), Sage())])
+    assert decider._tools.effort.planned == 3
 
 
 def test_a_veteran_with_warm_starts_plays_the_same_alone_and_in_company(tiny_gate, tmp_path):

@@ -40,6 +40,7 @@ def test_a_run_and_what_comes_after_it(tiny_preset, maze_file, tmp_path, monkeyp
     folder = Path("runs/maze2d-umaze-v1-cpu-0")
     assert {"report.html", "summary.json"} <= {path.name for path in folder.iterdir()}
     assert Run.open(folder).config.planner.ema == 0.8
+    assert "--planner.ema 0.8" in Run.open(folder).command
     assert "Δ to mcss" in said.out
 
     assert run("evaluate", folder, "--episodes", 3, "--selectors", "mcss,sage:keep=0.5", "--device", "cpu") == 0
@@ -49,7 +50,7 @@ def test_a_run_and_what_comes_after_it(tiny_preset, maze_file, tmp_path, monkeyp
     assert run("compare", folder, "--out", "found") == 0
     assert "stratified bootstrap" in capsys.readouterr().out
     assert json.loads(Path("found.json").read_text())["runs"][0]["episodes"] == 2
-    assert "| maze2d-umaze-v1 | sticky score | 2 |" in Path("found.md").read_text()
+    assert "| maze2d-umaze-v1 cpu 0 | sticky score | 2 |" in Path("found.md").read_text()
     assert run("compare", folder, "--arm", "random") == 1
     assert "no episode seed that both random and mcss" in capsys.readouterr().err
 
@@ -61,6 +62,11 @@ def test_a_run_and_what_comes_after_it(tiny_preset, maze_file, tmp_path, monkeyp
         (["run", "maze2d-umaze", "--selectors", "best"], "there is no selector 'best'"),
         (["run", "maze2d-umaze", "--episodes", "0"], "a positive number"),
         (["run", "maze2d-umaze", "--gate.stride", "2"], "differ"),
+        (
+            ["run", "maze2d-umaze", "--selectors", "oracle", "--gate.stride", "3", "--planner.stride", "3"],
+            "use replan_ev",
+        ),
+        (["run", "maze2d-umaze", "--planner.paths.kind", "to terminal"], "leads to terminal"),
         (["run", "maze2d-umaze", "--rollout.candidates", "0"], "candidates must be at least 1"),
         (["evaluate", "nowhere"], "nowhere/run.json does not exist; expected a run folder"),
         (["compare", "nowhere"], "nowhere/run.json does not exist"),
@@ -80,6 +86,9 @@ def test_the_preset_is_that_of_the_task(capsys):
     veteran = preset("veteran", catalogue.get("antmaze-large-play-v2"))
     assert cli_run.chosen_config(["run", "antmaze-large-play", "--preset", "veteran"]) == veteran
     assert cli_run.chosen_config(["run", "--preset=veteran", "antmaze-large-play-v2"]) == veteran
+    assert cli_run.chosen_config(
+        ["run", "hopper-medium-v2", "--out", "maze2d-umaze", "--data", "antmaze-large-play"]
+    ) == (preset("cpu", catalogue.get("hopper-medium-v2")))
     assert cli_run.chosen_config(["run", "hopper-medium-v2"]) == preset("cpu", catalogue.get("hopper-medium-v2"))
 
 

@@ -1,5 +1,6 @@
 """The page says what the records say, is whole by itself, and is drawn for any run."""
 
+import dataclasses
 import re
 from html.parser import HTMLParser
 
@@ -66,6 +67,20 @@ def test_it_says_what_the_summary_says(finished):
     stress = finished.diagnosis()["stress"]
     assert f"{stress['starts']} starts with {stress['candidates']} plans each" in text
     assert "do not stand beside published ones" not in text  # the test's file says nothing of itself
+
+
+def test_names_from_outside_are_text(finished):
+    marked = dataclasses.replace(finished, data=finished.data | {"origin": "<script>x</script>", "name": "<b>"})
+    html = run_page(marked, summarise(finished), None)
+    assert "<script>" not in html
+    assert "&lt;script&gt;x&lt;/script&gt;" in html
+
+
+def test_long_names_of_arms_have_room():
+    row = svg.Estimate("sage:keep=0.5:prefix=20:penalty=0.3 − mcss", 1.0, 0.5, 1.5, "red")
+    drawn = svg.intervals([row], "score", "x")
+    place = float(re.search(r'<text x="(\d+)"[^>]*text-anchor="end">sage', drawn)[1])
+    assert place > 6.5 * len(row.name)
 
 
 @pytest.mark.parametrize(

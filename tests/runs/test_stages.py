@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 import sageplan.training.loop as loop
+from sageplan.cli_run import finish
 from sageplan.errors import ConfigError, DataError, EvaluationError, FormatError
 from sageplan.evaluation.records import Records, read_records
 from sageplan.runs import stages
+from sageplan.runs.config import preset as settings_of
 from sageplan.runs.folder import Run
 from sageplan.runs.stages import evaluate_run, task_file
 from sageplan.tasks import catalogue
@@ -111,6 +113,45 @@ def test_another_configuration_task_seed_or_data_is_refused(start, finished, tin
         start("finished", data=file)
 
 
+def test_a_kill_while_the_folder_was_made_does_not_block_it(start, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".run.json.part").write_text("{")
+    assert start(episodes=1).path.name == "run"
+
+
+def test_the_command_names_every_setting_that_is_not_the_presets(tmp_path):
+    task = catalogue.get("hopper-medium-v2")
+    config = settings_of("cpu", task)
+    data = {"name": "x", "fingerprint": "y", "rows": 1, "episodes": 1, "origin": "own"}
+    assert Run.create(tmp_path / "a", task, "cpu", 3, data, config).command == (
+        "sageplan run hopper-medium-v2 --preset cpu --seed 3"
+    )
+    changed = replace(config, planner=replace(config.planner, value_weight=None, ema=0.5))
+    changed = replace(changed, rollout=replace(changed.rollout, replan_every=2))
+    assert Run.create(tmp_path / "b", task, "cpu", 0, data, changed).command == (
+        "sageplan run hopper-medium-v2 --preset cpu --seed 0 --planner.value-weight None --planner.ema 0.5 "
+        "--rollout.replan-every 2"
+    )
+
+
+def test_an_interrupted_evaluation_still_counts_what_it_cost(start, monkeypatch):
+    append, done = Records.append, []
+
+    def once(self, episodes):
+        append(self, episodes)
+        done.extend(episodes)
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Records, "append", once)
+        with pytest.raises(KilledError):
+            start(episodes=3)
+    run = start(episodes=3)
+    sessions = json.loads((run.path / "effort.json").read_text())["sessions"]
+    assert len(sessions) == 2
+    assert sum(session["decisions"] for session in sessions) >= sum(episode.decisions for episode in run.episodes())
+
+
 def test_a_folder_that_holds_something_else_is_left_alone(start, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.tex").write_text("x")
@@ -139,6 +180,8 @@ def test_a_strided_planner_gets_a_gate_and_actions_of_its_stride(start, tiny_run
     )
     run = start(config=config)
     assert run.gate().config.stride == run.planner().stride == stride
+    finish(run)  # a page with shorter curves
+    assert "nan" not in (run.path / "report.html").read_text()
     assert all(episode.prefix_energy > 0 and episode.gap is None for episode in run.episodes())
     assert all(episode.decisions == 12 for episode in run.episodes())
     with pytest.raises(ConfigError, match="replan_every=3 executes a plan step by step"):

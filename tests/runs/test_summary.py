@@ -39,6 +39,7 @@ def test_arms_and_differences_are_those_of_the_records(finished):
     assert sage["sticky_score"]["se"] == pytest.approx(np.std([5, 16, 25], ddof=1) / np.sqrt(3))
     assert sage["filter_changed"] == pytest.approx(3 / sage["decisions"])
     gap = found["differences"]["sage"]["sticky_score"]
+    assert (gap["episodes"], gap["control"]["mean"]) == (3, pytest.approx(np.mean([0, 11, 20])))
     assert gap["paired"]["delta"] == gap["paired"]["low"] == gap["paired"]["high"] == 5.0
     assert gap["paired"]["t"] is None  # infinite, which JSON cannot say
     assert gap["welch"]["low"] < 0 < gap["welch"]["high"]

@@ -216,6 +216,7 @@ def test_a_checkpoint_of_another_network_is_refused(tmp_path):
 def test_a_checkpoint_holds_moments_and_generators(tmp_path):
     run(Learner(), tmp_path, SHORT)
     tensors, header = read_tensors(tmp_path / "checkpoint.safetensors", "")
+    assert float(header.pop("seconds")) > 0
     assert header == {"step": "5", "identity": "toy"}
     assert {name.split("/")[0] for name in tensors} == {"model", "optimiser", "generator"}
     assert {"optimiser/0/exp_avg", "optimiser/1/exp_avg_sq", "generator/data", "generator/noise"} <= tensors.keys()
@@ -495,3 +496,20 @@ if __name__ == "__main__":  # the child that is killed
     loop.CHECKPOINT_SECONDS = 0.0
     hang = {KILLED_STEPS - 50: lambda: time.sleep(600)}  # should the parent be slow to kill
     run(Learner(pause=0.001, at=hang), Path(sys.argv[1]))
+
+
+def test_seconds_add_up_over_sessions(tmp_path, monkeypatch):
+    """Up to the last checkpoint: what a kill took away was not of use."""
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1)
+
+    def stop():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(Learner(pause=0.001, at={450: stop}), tmp_path / "toy")
+    _, header = read_tensors(tmp_path / "toy" / "checkpoint.safetensors", "a checkpoint")
+    assert header["step"] == "400"
+    assert float(header["seconds"]) > 0.4
+    finished = run(Learner(), tmp_path / "toy")
+    assert finished["first_step"] == 400
+    assert finished["seconds"] >= 0.4

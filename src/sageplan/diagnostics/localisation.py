@@ -52,8 +52,9 @@ class Aligned(NamedTuple):
 
 def aligned(result: Localisation, before: int = 15, after: int = 30) -> Aligned:
     """What the paper's figure shows of all segments together."""
-    offsets = np.arange(-before, after)
-    steps = result.mask.argmax(1)[:, None] + offsets
+    offsets, first = np.arange(-before, after), result.mask.argmax(1)[:, None]
+    offsets = offsets[((first + offsets >= 0) & (first + offsets < result.mask.shape[1])).any(0)]  # some segment has it
+    steps = first + offsets
     valid = (steps >= 0) & (steps < result.mask.shape[1])
     steps = np.clip(steps, 0, result.mask.shape[1] - 1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +36,7 @@ class RolloutConfig:
     """with the episode's seed and the step, what all noise of planner and selectors derives from"""
     block: int = 8
     """observations planned together, always as many: the last block is padded, so that not even rounding
-    depends on how many episodes are under way"""
+    depends on how many episodes are under way. Planners that say they are independent are not padded for"""
     width: int = 64
     """environments stepped together"""
 
@@ -62,8 +63,18 @@ def identity_of(task: Task, planner: Planner, gate: Gate | None, config: Rollout
         "step_limit": task.step_limit,
         "stride": planner.stride,
         "gate": weights_digest(gate.modules()) if gate else None,
+        "planner": _planner_digest(planner),
         **settings,
     }
+
+
+def _planner_digest(planner: Planner) -> str | None:
+    """Of weights and settings, for planners that have both."""
+    modules, config = getattr(planner, "modules", None), getattr(planner, "config", None)
+    if modules is None or config is None:
+        return None
+    settings = hashlib.sha256(json.dumps(config.to_json(), sort_keys=True).encode()).hexdigest()[:8]
+    return f"{weights_digest(modules())}-{settings}"
 
 
 def weights_digest(modules: nn.Module) -> str:
@@ -87,21 +98,27 @@ def gap_scale(scale: npt.ArrayLike | None, gate: Gate | None, task: Task, planne
 
 def check_setup(planner: Planner, gate: Gate | None, task: Task, chosen: list[Selector], config: RolloutConfig) -> None:
     """Say now what would fail, or mean nothing, after an hour."""
-    if planner.stride > 1 and config.replan_every > 1:
-        raise ConfigError(
-            f"replan_every={config.replan_every} executes a plan step by step, but the planner's steps are "
-            f"{planner.stride} environment steps long; use replan_every=1"
-        )
+    check_plan(planner.stride, task, chosen, config)
     for arm in chosen:
         if "gate" in arm.needs and gate is None:
             raise ConfigError(f"selector '{arm.name}' needs a gate, and none was given")
-        if "simulator" in arm.needs and (task.domain != "maze2d" or planner.stride > 1):
-            raise ConfigError(
-                f"selector '{arm.name}' simulates plans, which is possible in Maze2D at stride 1, "
-                f"not in {task.name} at stride {planner.stride}"
-            )
     if gate is not None:
         _check_gate(gate, task, planner)
+
+
+def check_plan(stride: int, task: Task, chosen: list[Selector], config: RolloutConfig) -> None:
+    """What can be said before there is a planner."""
+    if stride > 1 and config.replan_every > 1:
+        raise ConfigError(
+            f"replan_every={config.replan_every} executes a plan step by step, but the planner's steps are "
+            f"{stride} environment steps long; use replan_every=1"
+        )
+    for arm in chosen:
+        if "simulator" in arm.needs and (task.domain != "maze2d" or stride > 1):
+            raise ConfigError(
+                f"selector '{arm.name}' simulates plans, which is possible in Maze2D at stride 1, "
+                f"not in {task.name} at stride {stride}"
+            )
 
 
 def _check_gate(gate: Gate, task: Task, planner: Planner) -> None:

@@ -16,6 +16,8 @@ from sageplan.parallel import spread
 from sageplan.planners.protocol import Planner
 from sageplan.types import Plans
 
+_TOGETHER = 32  # questions to independent planners at a time, for the memory that their noise takes
+
 
 class Ask(NamedTuple):
     """One arm's question in one episode: observation [S] at a step, and the plan [H+1, S] it followed until now."""
@@ -46,8 +48,8 @@ class Chosen(NamedTuple):
 
 
 class Decider:
-    """Plans in blocks of one fixed size, so that rounding does not depend on how many episodes are under way; all at
-    once where planner and scorer do not let it depend on that.
+    """Plans in blocks of one fixed size, so that rounding does not depend on how many episodes are under way; the last
+    one is not filled up where planner and scorer do not let it depend on that.
 
     prefix  steps whose energy is told, of whatever plan an arm picks
     """
@@ -57,8 +59,8 @@ class Decider:
     ) -> None:
         self._planner, self._tools = planner, tools
         self._candidates, self._prefix, self._action_dim = candidates, prefix, action_dim
-        together = all(getattr(part, "independent", False) for part in (planner, tools.scorer))
-        self._block = None if together else block
+        self._fill_up = not all(getattr(part, "independent", False) for part in (planner, tools.scorer))
+        self._block = block if self._fill_up else max(block, _TOGETHER)
 
     @torch.no_grad()
     def decide(self, asks: Sequence[Ask]) -> list[Chosen]:
@@ -86,12 +88,12 @@ class Decider:
         return [chosen[number] for number in range(len(asks))]
 
     def _pools(self, asks: Sequence[Ask]) -> list[LivePool]:
-        """A pool for each; the last block is filled up with repetitions of its last question."""
+        """A pool for each; blocks are filled up with repetitions of their last question."""
         pools = []
-        block = self._block or len(asks)
-        for begin in range(0, len(asks), block):
-            some = asks[begin : begin + block]
-            plans, values = self._propose([*some, *[some[-1]] * (block - len(some))])
+        for begin in range(0, len(asks), self._block):
+            some = asks[begin : begin + self._block]
+            missing = self._block - len(some) if self._fill_up else 0
+            plans, values = self._propose([*some, *[some[-1]] * missing])
             for row, ask in enumerate(some):
                 one = Plans(plans.states[row, None], None if plans.actions is None else plans.actions[row, None])
                 pools.append(LivePool(self._tools, one, values[row, None], ask.observation, ask.seed, ask.step))
@@ -116,7 +118,7 @@ class Decider:
             return {}
         none = np.full_like(plans[0], np.nan)
         previous = np.stack([none if ask.plan is None else ask.plan for ask in asks])
-        passed = max(1, self._tools.replan_every // self._planner.stride)
+        passed = self._tools.replan_every // self._planner.stride
         return {"previous": torch.from_numpy(previous).float(), "passed": passed}
 
     def _pick(self, arm: Selector, pool: LivePool) -> Chosen:

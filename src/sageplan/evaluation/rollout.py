@@ -59,6 +59,7 @@ def evaluate(
     records: str | Path | None = None,
     identity: dict[str, Any] | None = None,
     scale: npt.ArrayLike | None = None,
+    effort: Effort | None = None,
     device: str | torch.device | None = None,
     progress: bool = True,
 ) -> Evaluation:
@@ -70,9 +71,10 @@ def evaluate(
     gate              energies for the arms that need them, and for the records of all others; None without
     inverse_dynamics  for plans without actions; default the gate's
     records           file of finished episodes; those in it are not run again
-    identity          what else its numbers depend on, say digests of the planner's weights; a file made under
-                      another identity is refused
+    identity          what else its numbers depend on, besides the gate and a Veteran planner, say the version of
+                      another planner; a file made under another identity is refused
     scale             [S] units of the gap between planned and reached states; default the gate's statistics
+    effort            counted into, so that it is known even when the evaluation does not come to its end
     device            where observations and generators are; default the gate's, else the CPU
     """
     task, config, chosen = get(task) if isinstance(task, str) else task, config or RolloutConfig(), arms(selectors)
@@ -96,7 +98,7 @@ def evaluate(
             replan_every=config.replan_every,
             sampler_seed=config.sampler_seed,
             device=where,
-            effort=Effort(),
+            effort=effort or Effort(),
         )
         decider = Decider(
             planner,

@@ -83,7 +83,8 @@ class Selector(Protocol):
     def needs(self) -> frozenset[str]:
         """What it cannot do without: "gate", "simulator"."""
 
-    def pick(self, pool: Pool) -> Decision: ...
+    def pick(self, pool: Pool) -> Decision:
+        """Called for several pools at a time, from threads."""
 
 
 class _Rule:

@@ -69,7 +69,7 @@ def stress(
             return plans.states[0, ..., :2].double().cpu().numpy(), energy[0], scorer(plans)[0]
 
     starts = range(len(observations))
-    alone = getattr(planner, "independent", False)
+    alone = all(getattr(part, "independent", False) for part in (planner, scorer))
     pools = spread(pool, starts, gate.device) if alone else [pool(row) for row in starts]
     paths, energies, values = zip(*pools, strict=True)
     inside: npt.NDArray[np.bool_] = np.stack([maze.inside_wall(xy) for xy in paths])

@@ -132,6 +132,10 @@ class GateConfig:
         for part in (self, one, two, one.optimiser, two.optimiser, self.inverse_dynamics):
             if part is not None:
                 refuse_unknown_choices(part)
+        if self.inverse_dynamics is not None and self.inverse_dynamics.relative < 0:
+            raise ConfigError(
+                f"inverse_dynamics.relative counts leading entries of a state: {self.inverse_dynamics.relative}"
+            )
         for name, value in (
             ("stride", self.stride),
             ("stage1.window", one.window),

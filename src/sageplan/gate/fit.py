@@ -64,6 +64,10 @@ def _fit(
     bars: Bars,
 ) -> Fitted:
     _check_actions(data)
+    if config.inverse_dynamics is not None and config.inverse_dynamics.relative > data.state_dim:
+        raise ConfigError(
+            f"inverse_dynamics.relative={config.inverse_dynamics.relative}, but states have {data.state_dim} entries"
+        )
     claim_folder(run, needed_bytes=0)
     settings = {"config": config.to_json(), "data": data.fingerprint(), "seed": seed}
     identity = pin_settings(run / "config.json", settings)

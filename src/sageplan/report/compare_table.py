@@ -14,20 +14,20 @@ def markdown(found: dict[str, Any]) -> str:
     lines = [
         f"# {arm} against {control}",
         "",
-        "Mean ± standard error over episodes, of one training each; the paired difference is over the same episode",
+        "Mean ± standard error over episodes, of one training per row; the paired difference is over the same episode",
         "seeds, starts and candidates. Intervals are of 95 %.",
         "",
     ]
     lines += _table(
-        ("task", "metric", "episodes", control, arm, "Δ, paired", "Δ, Welch", "p, Welch, one-sided"),
+        ("run", "metric", "episodes", control, arm, "Δ, paired", "Δ, Welch", "p, Welch, one-sided"),
         [
-            (row["task"], row["metric"].replace("_", " "), row["episodes"], text.mean(row["baseline"]),
+            (row["run"], row["metric"].replace("_", " "), row["episodes"], text.mean(row["baseline"]),
              text.mean(row["treatment"]), text.gap(row["paired"]), text.gap(row["welch"]),
              f"{row['welch']['p_greater']:.2g}" if row["welch"] else "–")
             for row in rows
         ],
     )  # fmt: skip
-    lines += ["", "Mean difference over tasks, every task weighing the same, stratified bootstrap:", ""]
+    lines += ["", "Mean difference over runs, every run weighing the same, stratified bootstrap:", ""]
     lines += _table(
         ("domain", "runs", "Δ, paired", "p, two-sided", "Δ, unpaired", "p, two-sided"),
         [
@@ -39,6 +39,11 @@ def markdown(found: dict[str, Any]) -> str:
     means = (f"{name} {v['estimate']:.1f} [{v['low']:.1f}, {v['high']:.1f}]"
              for name, v in found["interquartile_mean"].items())  # fmt: skip
     lines += ["", f"Interquartile mean over all: {', '.join(means)}."]
+    lines += [
+        f"Over {group['treatment']['training_seeds']} training seeds of {group['task']} {group['preset']}: "
+        f"{control} {text.mean(group['baseline'])}, {arm} {text.mean(group['treatment'])}, errors between trainings."
+        for group in found["training_seeds"]
+    ]
     lines += _walls(rows)
     lines += ["", "## How they were made", ""]
     lines += _table(
@@ -71,25 +76,26 @@ def _walls(rows: list[dict[str, Any]]) -> list[str]:
     tested = [row for row in rows if row["stress"]]
     if not tested:
         return []
-    first = tested[0]["stress"]
     lines = [
         "",
         "## Stress test",
         "",
-        f"{first['starts']} held-out starts with {first['candidates']} candidates each: share of plans, and of each",
-        f"rule's winners, that enter a wall in the first {first['prefix']} / in all {first['steps']} steps.",
+        "Share of plans, and of each rule's winners, with a state in a wall in the prefix / in the whole plan.",
         "",
     ]
-    winners = list(first["winners"])
+    rules = list(dict.fromkeys(name for row in tested for name in row["stress"]["winners"]))
     return lines + _table(
-        ("task", "all plans", *winners),
+        ("task", "starts × candidates", "prefix / steps", "all plans", *rules),
         [
-            (row["task"], _shares(row["stress"]["plans"]),
-             *(_shares({part: share["estimate"] for part, share in row["stress"]["winners"][name].items()})
-               for name in winners))
-            for row in tested
+            (stress["maze"], f"{stress['starts']} × {stress['candidates']}", f"{stress['prefix']} / {stress['steps']}",
+             _shares(stress["plans"]), *(_winners(stress["winners"].get(rule)) for rule in rules))
+            for stress in (row["stress"] for row in tested)
         ],
     )  # fmt: skip
+
+
+def _winners(shares: dict[str, dict[str, float]] | None) -> str:
+    return _shares({part: share["estimate"] for part, share in shares.items()}) if shares else "–"
 
 
 def _table(headings: tuple[str, ...], rows: list[tuple[Any, ...]]) -> list[str]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import platform
+from html import escape
 from typing import Any
 
 import numpy as np
-import torch
 
-from sageplan._version import __version__
 from sageplan.report import svg, text
 from sageplan.report.page import details, figure, page, row, section, table
 from sageplan.runs.folder import Run
@@ -43,23 +41,20 @@ def run_page(run: Run, summary: dict[str, Any], diagnosis: dict[str, Any] | None
 
 
 def _lead(summary: dict[str, Any]) -> str:
-    metric, arms = summary["metrics"][0], summary["arms"]
-    if not {CONTROL, "sage"} <= arms.keys():
-        return f"{', '.join(arms)} on the same episodes."
-    without, with_gate = arms[CONTROL][metric], arms["sage"][metric]
-    said = (f"Score {with_gate['mean']:.1f} with SAGE and {without['mean']:.1f} without, over "
-            f"{arms['sage']['episodes']} paired episodes.")  # fmt: skip
-    found = summary["differences"]["sage"][metric]
-    if found:
-        gap = found["paired"]
-        said += f" The difference is {gap['delta']:+.1f}, 95 % interval {gap['low']:+.1f} to {gap['high']:+.1f}: "
-        if gap["low"] > 0:
-            said += "the gate helps here."
-        elif gap["high"] < 0:
-            said += "the gate does harm here."
-        else:
-            said += "these episodes do not tell whether the gate helps."
-    return said
+    found = (summary["differences"].get("sage") or {}).get(summary["metrics"][0])
+    if not found:
+        return escape(", ".join(summary["arms"]) or "No episodes yet") + "."
+    gap = found["paired"]
+    said = (
+        f"Score {found['treatment']['mean']:.1f} with SAGE and {found['control']['mean']:.1f} without, over "
+        f"{found['episodes']} paired episodes. "
+        f"The difference is {gap['delta']:+.1f}, 95 % interval {gap['low']:+.1f} to {gap['high']:+.1f}: "
+    )
+    if gap["low"] > 0:
+        return said + "the gate helps here."
+    if gap["high"] < 0:
+        return said + "the gate does harm here."
+    return said + "these episodes do not tell whether the gate helps."
 
 
 def _pictures(stress: dict[str, Any]) -> str:
@@ -77,12 +72,12 @@ def _pictures(stress: dict[str, Any]) -> str:
             f"<b>{len(xy)} of {stress['candidates']} plans</b>, each step coloured by its energy",
         )
     ]
-    for name, index, colour in ((without, first, _MCSS), (with_gate, second, _SAGE)):
+    for name, index in ((without, first), (with_gate, second)):
         crosses = "enters a wall" if maze.crosses_wall(xy[index]) else "stays clear of walls"
         mean = energies[index, : stress["prefix"]].mean()
         mazes.append(
             figure(
-                svg.maze_plans(maze, [svg.Path(xy[index], colour, 4.0)], limit, view, name),
+                svg.maze_plans(maze, [svg.Path(xy[index], energies[index], 4.0)], limit, view, name),
                 f"<b>{name}</b>: value {example['values'][index]:.3f}, energy {mean:.4f} over the first "
                 f"{stress['prefix']} steps; {crosses}",
             )
@@ -98,7 +93,7 @@ def _pictures(stress: dict[str, Any]) -> str:
         row(*mazes),
         svg.heat_key(limit, "energy of a step"),
         f"<p>Stress test: {stress['starts']} starts with {stress['candidates']} plans each. Share of the chosen plans "
-        f"that enter a wall within the first {stress['prefix']} steps, or anywhere in their {stress['steps']} "
+        f"with a state in a wall within the first {stress['prefix']} steps, or anywhere in their {stress['steps']} "
         "(95 % interval):</p>",
         table(("chosen by", f"first {stress['prefix']} steps", "whole plan"), rows),
     )
@@ -202,12 +197,13 @@ def _times(summary: dict[str, Any]) -> str:
 
 def _provenance(run: Run, summary: dict[str, Any]) -> str:
     data = run.data
-    software = f"sageplan {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
+    trained = ", ".join(f"{name} {version}" for name, version in run.software.items())
     said = (
-        f"<p><code>{summary['command']}</code></p>"
-        f"<p class='soft'>Data: {data['name']}, {data['origin']}, {data['rows']:,} rows in {data['episodes']:,} "
-        f"episodes, SHA-256 of the arrays {data['fingerprint'][:16]}. {software}, {platform.system()} "
-        f"{platform.machine()}. One training seed: what differs between trainings is not in these intervals.</p>"
+        f"<p><code>{escape(run.command)}</code></p>"
+        f"<p class='soft'>Data: {escape(data['name'])}, {escape(data['origin'])}, {data['rows']:,} rows in "
+        f"{data['episodes']:,} episodes, SHA-256 of the arrays {data['fingerprint'][:16]}. "
+        f"Begun with {escape(trained)}. One training seed: what differs between trainings is not in these "
+        "intervals.</p>"
     )
     return section("How it was made", said, details("All settings", json.dumps(run.config.to_json(), indent=2)))
 

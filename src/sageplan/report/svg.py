@@ -148,7 +148,8 @@ class Estimate(NamedTuple):
 
 def intervals(rows: Sequence[Estimate], unit: str, label: str, zero: bool = False) -> str:
     """A dot and a line per row; `zero` draws where there is no difference."""
-    width, left, step = 460, 118, 30
+    left, step = 24 + 7 * max(len(row.name) for row in rows), 30
+    width = left + 342
     low, high = min(r.low for r in rows), max(r.high for r in rows)
     if zero:
         low, high = min(low, 0.0), max(high, 0.0)

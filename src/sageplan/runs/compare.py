@@ -20,8 +20,8 @@ def compare(
 ) -> dict[str, Any]:
     """The paper's metric of each task; only episode seeds that both arms have finished count.
 
-    A stratum of the bootstrap is one run. Runs of the same task and preset but of other training seeds are told
-    apart from more episodes: `training_seeds` has the error between them.
+    A stratum of the bootstrap is one run, and every run weighs the same. Runs of the same task and preset but of other
+    training seeds are not more episodes of one: `training_seeds` has the error between them.
     """
     _check(runs)
     rows, strata = [], {}

@@ -10,6 +10,8 @@ summary.json report.html
 
 from __future__ import annotations
 
+import platform
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from sageplan.evaluation.records import Episode, read_records
 from sageplan.gate.gate import Gate
 from sageplan.planners.veteran import Veteran
 from sageplan.runs.config import RunConfig
+from sageplan.runs.config import preset as settings_of
 from sageplan.tasks import catalogue
 from sageplan.tasks.catalogue import Task
 from sageplan.training.checkpoint import claim_folder, read_json, write_json
@@ -34,7 +37,8 @@ RECORDS = "episodes.jsonl"
 class Run:
     """One task, trained and evaluated under one configuration.
 
-    data  name, fingerprint, rows, episodes and origin of what was learnt from
+    data      name, fingerprint, rows, episodes and origin of what was learnt from
+    software  versions that it was begun with
     """
 
     path: Path
@@ -43,16 +47,17 @@ class Run:
     seed: int
     data: dict[str, Any]
     config: RunConfig
+    software: dict[str, str]
 
     @classmethod
     def create(
         cls, path: str | Path, task: Task, preset: str, seed: int, data: dict[str, Any], config: RunConfig
     ) -> Run:
         """A new folder, or the one that an interrupted run of the same settings left."""
-        run = cls(Path(path), task, preset, seed, data, config)
+        run = cls(Path(path), task, preset, seed, data, config, _software())
         file = run.path / "run.json"
         if not file.exists():
-            if run.path.is_dir() and any(run.path.iterdir()):
+            if run.path.is_dir() and any(not part.name.startswith(".") for part in run.path.iterdir()):
                 raise ConfigError(f"{run.path} is not empty and holds no run; choose another folder with --out")
             claim_folder(run.path, needed_bytes=0)
             write_json(file, run._record())
@@ -81,7 +86,8 @@ class Run:
             )
         try:
             task, config = catalogue.get(record["task"]), RunConfig.from_json(record["config"])
-            return cls(Path(path), task, record["preset"], int(record["seed"]), dict(record["data"]), config)
+            seed, data, software = int(record["seed"]), dict(record["data"]), dict(record["software"])
+            return cls(Path(path), task, record["preset"], seed, data, config, software)
         except (SageplanError, AttributeError, KeyError, TypeError, ValueError) as error:
             raise FormatError(f"{file} is damaged: {type(error).__name__} {error}") from None
 
@@ -92,8 +98,13 @@ class Run:
 
     @property
     def command(self) -> str:
-        """What trains it again."""
-        return f"sageplan run {self.task.name} --preset {self.preset} --seed {self.seed}"
+        """What trains it again, given the same data: the preset, and every setting in which it differs from that."""
+        words = ["sageplan", "run", self.task.name, "--preset", self.preset, "--seed", str(self.seed)]
+        usual, own = (_flat(config.to_json()) for config in (settings_of(self.preset, self.task), self.config))
+        for name, value in own.items():
+            if name not in usual or usual[name] != value:
+                words += [f"--{name.replace('_', '-')}", *map(str, value if isinstance(value, list) else [value])]
+        return shlex.join(words)
 
     @property
     def records(self) -> Path:
@@ -128,6 +139,7 @@ class Run:
             "format": FORMAT,
             "version": VERSION,
             "sageplan": __version__,
+            "software": self.software,
             "task": self.task.name,
             "preset": self.preset,
             "seed": self.seed,
@@ -141,3 +153,20 @@ def json_like(record: Any) -> Any:
     if isinstance(record, dict):
         return {key: json_like(value) for key, value in record.items()}
     return [json_like(value) for value in record] if isinstance(record, tuple | list) else record
+
+
+def _flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Settings by the names that they have as options."""
+    flat: dict[str, Any] = {}
+    for key, value in json_like(record).items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
+
+
+def _software() -> dict[str, str]:
+    return {
+        "sageplan": __version__,
+        "torch": str(torch.__version__),
+        "Python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }

@@ -15,12 +15,13 @@ from sageplan.data.cache import find
 from sageplan.data.examine import origin
 from sageplan.data.fetch import get
 from sageplan.errors import ConfigError, DataError
-from sageplan.evaluation.config import RolloutConfig, episode_seeds, weights_digest
+from sageplan.evaluation.config import RolloutConfig, check_plan, episode_seeds
+from sageplan.evaluation.effort import Effort
 from sageplan.evaluation.rollout import Evaluation, evaluate
 from sageplan.evaluation.selectors import arms
 from sageplan.gate.gate import Gate
 from sageplan.planners.fit import fit
-from sageplan.planners.paths import stretches
+from sageplan.planners.paths import stretches, valued_paths
 from sageplan.planners.veteran import Veteran
 from sageplan.runs.config import RunConfig
 from sageplan.runs.diagnosis import diagnose_run
@@ -54,14 +55,19 @@ def run(
     data  file of the task's data; default: in the cache, downloaded or, for Maze2D, made here
     say   told what is done next
     """
-    arms(selectors), episode_seeds(episodes)  # what is wrong with them is better said before the training
+    # what is wrong with any of these is better said before the training
+    episode_seeds(episodes)
+    check_plan(config.planner.stride, task, arms(selectors), config.rollout)
     if config.gate.inverse_dynamics is None:
         raise ConfigError("the planner proposes states only, so gate.inverse_dynamics cannot be None")
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     file = Path(data) if data is not None else task_file(task, say)
     trajectories = Trajectories.load(file)
     check_sizes(trajectories, task)
+    valued_paths(trajectories, config.planner.paths)
     folder = Run.create(out, task, preset, seed, about(trajectories, file), config)
+    if task.domain == "maze2d" and config.gate.stride > 1:
+        trajectories = joined(trajectories)
     with hold(folder.path / ".lock", f"{folder.path} is in use by another run"):
         say(f"gate: Stage I, Stage II and inverse dynamics, from {len(trajectories):,} rows")
         train_gate(folder, trajectories, where, loggers, progress)
@@ -109,8 +115,6 @@ def train_gate(
     folder = run.path / "gate"
     if (folder / "gate.json").exists():
         return Gate.load(folder, device)
-    if run.config.gate.stride > 1:
-        data = joined(data)
     gate = Gate.fit(
         data, run.config.gate,
         run_dir=run.path / "gate.run", device=device, seed=run.seed, loggers=loggers, progress=progress,
@@ -153,22 +157,23 @@ def evaluate_run(
     """Episodes of a trained run; those in its records are not run again."""
     rollout = rollout or run.config.rollout
     gate, planner = run.gate(device), run.planner(device)
-    began = time.monotonic()
-    found = evaluate(
-        planner, planner.critic, gate, run.task, list(selectors), episodes, rollout,
-        records=run.records, identity={"planner": weights_digest(planner.modules())}, progress=progress,
-    )  # fmt: skip
-    if found.effort.decisions:
-        add_effort(
-            run.path / EFFORT,
-            {
-                "wall": round(time.monotonic() - began, 1),
-                "threads": torch.get_num_threads(),
-                "device": str(device),
-                "decisions": found.effort.decisions,
-                "planned": found.effort.planned,
-                "steps": found.effort.steps,
-                "seconds": {stage: round(spent, 2) for stage, spent in found.effort.seconds.items()},
-            },
-        )
-    return found
+    began, effort = time.monotonic(), Effort()
+    try:
+        return evaluate(
+            planner, planner.critic, gate, run.task, list(selectors), episodes, rollout,
+            records=run.records, effort=effort, progress=progress,
+        )  # fmt: skip
+    finally:
+        if effort.decisions:
+            add_effort(
+                run.path / EFFORT,
+                {
+                    "wall": round(time.monotonic() - began, 1),
+                    "threads": torch.get_num_threads(),
+                    "device": str(device),
+                    "decisions": effort.decisions,
+                    "planned": effort.planned,
+                    "steps": effort.steps,
+                    "seconds": {stage: round(spent, 2) for stage, spent in effort.seconds.items()},
+                },
+            )

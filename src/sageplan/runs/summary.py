@@ -73,7 +73,13 @@ def _difference(episodes: Sequence[Episode], arm: str, metric: str) -> dict[str,
     pair = next(iter(paired_samples(episodes, arm, CONTROL, metric).values()), None)
     if pair is None or np.size(pair.treatment) < 2:
         return None
-    return {"paired": plain(paired(*pair)), "welch": plain(welch(*pair))}
+    return {
+        "episodes": np.size(pair.treatment),
+        "treatment": plain(mean(pair.treatment)),
+        "control": plain(mean(pair.control)),
+        "paired": plain(paired(*pair)),
+        "welch": plain(welch(*pair)),
+    }
 
 
 def plain(result: Any) -> dict[str, Any]:
@@ -83,6 +89,6 @@ def plain(result: Any) -> dict[str, Any]:
 
 
 def training_seconds(run: Run) -> dict[str, float]:
-    """Of each learner; what was lost when a training was killed does not count."""
+    """Of each learner, over all sessions; what a kill took away does not count."""
     trained = run.gate().info["training"] | run.planner().info["training"]
     return {name: summary["seconds"] for name, summary in trained.items()}

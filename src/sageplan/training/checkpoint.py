@@ -130,6 +130,7 @@ class Checkpoint:
 
     def __init__(self, path: Path, identity: str) -> None:
         self.path, self.identity = path, identity
+        self.seconds = 0.0  # of training that led to it, in all sessions
 
     def save(
         self,
@@ -142,7 +143,7 @@ class Checkpoint:
         for number, state in optimiser.state_dict()["state"].items():
             tensors |= {f"optimiser/{number}/{name}": value for name, value in state.items()}
         tensors |= {f"generator/{name}": generator.get_state() for name, generator in generators.items()}
-        write_tensors(self.path, tensors, {"step": str(step), "identity": self.identity})
+        write_tensors(self.path, tensors, {"step": str(step), "identity": self.identity, "seconds": str(self.seconds)})
 
     def restore(
         self, model: nn.Module, optimiser: torch.optim.Optimizer, generators: dict[str, torch.Generator]
@@ -168,4 +169,5 @@ class Checkpoint:
         optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
         for name, generator in generators.items():
             generator.set_state(groups["generator"][name])
+        self.seconds = float(header.get("seconds", 0))
         return int(header["step"])

@@ -94,7 +94,8 @@ def train(
 
     sums: dict[str, list[Tensor]] = {}
     metrics: dict[str, float] = {}
-    last_save = began = time.monotonic()
+    earlier, last_save = checkpoint.seconds, time.monotonic()
+    began = last_save
     learner.train()
     try:
         for step in range(first, optimiser.steps):
@@ -126,9 +127,10 @@ def train(
                 sink.write(done, {**metrics, "rate": optimiser.rate_at(step)})
             job.update(done, f"loss {metrics['loss']:.4f}")
             if done == optimiser.steps:  # before the last checkpoint, which is what says that training has ended
-                seconds = round(time.monotonic() - began, 1)
+                seconds = round(earlier + time.monotonic() - began, 1)
                 write_json(summary, {"steps": done, "seconds": seconds, "first_step": first, **metrics})
             if time.monotonic() - last_save > CHECKPOINT_SECONDS or done == optimiser.steps:
+                checkpoint.seconds = earlier + time.monotonic() - began
                 checkpoint.save(done, learner, update, generators)
                 last_save = time.monotonic()
     finally:
