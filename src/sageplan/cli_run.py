@@ -19,7 +19,7 @@ from sageplan.planners.presets import NAMES
 from sageplan.report import text
 from sageplan.runs.config import RunConfig, preset
 from sageplan.tasks import catalogue
-from sageplan.training.checkpoint import atomic, claim_folder, write_json
+from sageplan.training.checkpoint import claim_folder, write_json, write_text
 from sageplan.training.metrics import Logger
 
 if TYPE_CHECKING:
@@ -134,8 +134,7 @@ class Compare:
         if self.out is not None:
             claim_folder(self.out.resolve().parent, needed_bytes=0)
             write_json(self.out.with_suffix(".json"), found)
-            with atomic(self.out.with_suffix(".md")) as partial:
-                partial.write_text(markdown(found))
+            write_text(self.out.with_suffix(".md"), markdown(found))
             out.print(f"wrote {self.out.with_suffix('.json')} and {self.out.with_suffix('.md')}")
 
 
@@ -146,8 +145,7 @@ def finish(run: RunFolder) -> None:
 
     summary = summarise(run)
     write_json(run.path / "summary.json", summary)
-    with atomic(run.path / "report.html") as partial:
-        partial.write_text(run_page(run, summary, run.diagnosis()))
+    write_text(run.path / "report.html", run_page(run, summary, run.diagnosis()))
     print_summary(summary)
     out.print(f"\n{run.path / 'report.html'}: pictures, energies, scores, times, settings", soft_wrap=True)
 

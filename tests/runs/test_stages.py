@@ -80,6 +80,51 @@ def test_killed_in_any_stage_it_goes_on_to_the_same_end(start, monkeypatch, stag
     assert finished.diagnosis() == whole.diagnosis()
 
 
+PROGRAM = """
+import pathlib, sys
+import sageplan.training.loop as loop
+from sageplan.runs import diagnosis
+from sageplan.runs.config import RunConfig
+from sageplan.runs.stages import run
+from sageplan.tasks import catalogue
+import dataclasses, json, torch
+
+torch.set_num_threads(1)
+loop.CHECKPOINT_SECONDS, loop.LOG_EVERY = 0, 20
+diagnosis.STARTS, diagnosis.CANDIDATES = 3, 8
+config = RunConfig.from_json(json.loads(pathlib.Path(sys.argv[1]).read_text()))
+task = dataclasses.replace(catalogue.get("maze2d-umaze-v1"), step_limit=12)
+catalogue.TASKS[task.name] = task
+print("begun", flush=True)
+run(task, "cpu", config, out=sys.argv[2], data=sys.argv[3], episodes=6, device="cpu", progress=False)
+"""
+
+
+@pytest.mark.slow
+def test_killed_for_good_again_and_again_it_goes_on_to_the_same_end(start, tiny_run_config, maze_file, tmp_path):
+    """A real process and SIGKILL, a little later every time, until it gets to its end."""
+    settings = tmp_path / "settings.json"
+    settings.write_text(json.dumps(tiny_run_config.to_json()))
+    command = [sys.executable, "-c", PROGRAM, str(settings), str(tmp_path / "killed"), str(maze_file)]
+    kills, patience = 0, 0.05
+    while True:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert process.stdout.readline() == "begun\n", process.stderr.read()
+        try:
+            process.wait(timeout=patience)
+            break
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            kills, patience = kills + 1, 1.25 * patience + 0.1
+    assert process.returncode == 0, process.stderr.read()
+    assert kills >= 3
+    whole, finished = start("whole", episodes=6), Run.open(tmp_path / "killed")
+    assert weights(finished) == weights(whole)
+    assert sorted(finished.episodes(), key=lambda e: e.cell) == sorted(whole.episodes(), key=lambda e: e.cell)
+    assert finished.diagnosis() == whole.diagnosis()
+
+
 def test_a_killed_process_lets_go_of_the_folder_and_two_at_a_time_are_refused(start, finished, tmp_path):
     holder = subprocess.Popen(
         [sys.executable, "-c", "import sys, time\nfrom pathlib import Path\n"

@@ -25,7 +25,7 @@ from sageplan.diagnostics.localisation import contexts, localise
 from sageplan.diagnostics.ranking import rank_true_continuation
 from sageplan.gate.gate import Gate
 from sageplan.tasks import simulator
-from sageplan.training.checkpoint import atomic, claim_folder, read_json, write_json
+from sageplan.training.checkpoint import claim_folder, read_json, write_json, write_text
 from sageplan.types import Trajectories
 
 DOMAINS = {"halfcheetah": "MuJoCo", "hopper": "MuJoCo", "walker2d": "MuJoCo", "maze2d": "Maze2D", "antmaze": "AntMaze"}
@@ -57,8 +57,7 @@ class Run:
             "domains": domain_means(records),
         }
         write_json(self.out / "discrimination.json", summary)
-        with atomic(self.out / "discrimination.md") as partial:
-            partial.write_text(markdown(summary))
+        write_text(self.out / "discrimination.md", markdown(summary))
 
     def one(self, path: Path) -> dict[str, Any]:
         run = self.runs / f"{path.stem}-{self.preset}-{self.seed}"

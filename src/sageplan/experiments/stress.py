@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from sageplan.parallel import spread
 from sageplan.planners.protocol import Planner, Scorer
 from sageplan.tasks.maze2d import Maze
 
+_TOGETHER = 4  # starts, between two signs of progress
 _SHOWN = 100  # plans of the example that are drawn, as in the paper's figure
 
 
@@ -53,6 +54,7 @@ def stress(
     *,
     candidates: int = 500,
     seed: int = 0,
+    progress: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Any]:
     """From each of the observations [B, 4]: shares of plans, and of each rule's winners, that enter a wall.
 
@@ -68,15 +70,18 @@ def stress(
             energy = gate.step_energy(plans.states, plans.actions, stride=planner.stride, generator=chance)
             return plans.states[0, ..., :2].double().cpu().numpy(), energy[0], scorer(plans)[0]
 
-    starts = range(len(observations))
     alone = all(getattr(part, "independent", False) for part in (planner, scorer))
-    pools = spread(pool, starts, gate.device) if alone else [pool(row) for row in starts]
+    pools = []
+    for first in range(0, len(observations), _TOGETHER):
+        rows = range(first, min(first + _TOGETHER, len(observations)))
+        pools += spread(pool, rows, gate.device) if alone else [pool(row) for row in rows]
+        progress(len(pools))
     paths, energies, values = zip(*pools, strict=True)
     inside: npt.NDArray[np.bool_] = np.stack([maze.inside_wall(xy) for xy in paths])
     energy, value = torch.stack(energies), torch.stack(values)
     enters = {"prefix": np.asarray(inside[:, :, : PREFIX + 1].any(-1)), "whole": np.asarray(inside.any(-1))}
     winners = {rule.name: _pick(rule, value, energy) for rule in RULES}
-    rows = np.arange(len(inside))
+    every = np.arange(len(inside))
     return {
         "maze": maze.name,
         "starts": len(observations),
@@ -86,7 +91,7 @@ def stress(
         "seed": seed,
         "plans": {part: float(crossing.mean()) for part, crossing in enters.items()},
         "winners": {
-            name: {part: _share(crossing[rows, index]) for part, crossing in enters.items()}
+            name: {part: _share(crossing[every, index]) for part, crossing in enters.items()}
             for name, index in winners.items()
         },
         "example": _example(paths, energy, value, winners),

@@ -74,7 +74,7 @@ def run(
         say("planner: denoiser and critic")
         train_planner(folder, trajectories, where, loggers, progress)
         say("diagnosis: energies of tampered recordings" + (", and walls" if task.domain == "maze2d" else ""))
-        diagnose_run(folder, trajectories, where)
+        diagnose_run(folder, trajectories, where, progress)
         say(f"episodes: {episodes} of each of {', '.join(selectors)}, on the same seeds and candidates")
         evaluate_run(folder, episodes, selectors, device=where, progress=progress)
     return folder

@@ -32,8 +32,15 @@ def atomic(path: Path) -> Iterator[Path]:
 
 
 def write_json(path: Path, record: dict[str, Any]) -> None:
-    with atomic(path) as partial:
-        partial.write_text(json.dumps(record, indent=2) + "\n")
+    write_text(path, json.dumps(record, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    try:
+        with atomic(path) as partial:
+            partial.write_text(text)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path} ({error.strerror}); what was there before is kept") from None
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:
