@@ -169,15 +169,14 @@ def print_summary(summary: dict[str, Any]) -> None:
 
 def print_comparison(found: dict[str, Any]) -> None:
     table = Table(title=f"{found['arm']} against {found['control']}", title_justify="left")
-    for heading in ("run", "data", "metric", "episodes", found["control"], found["arm"], "Δ paired (95 %)", "p, Welch"):
-        table.add_column(heading, justify="left" if heading in ("run", "data", "metric") else "right")
+    for heading in ("run", "n", found["control"], found["arm"], "Δ paired (95 %)", "p, Welch"):
+        table.add_column(heading, justify="left" if heading == "run" else "right")
     for row in found["runs"]:
-        p = "–" if row["welch"] is None else f"{row['welch']['p_greater']:.3g}"
+        p = "–" if row["welch"] is None else f"{row['welch']['p_greater']:.2g}"
         scores = text.mean(row["baseline"]), text.mean(row["treatment"]), text.gap(row["paired"])
-        metric = row["metric"].replace("_", " ")
-        table.add_row(row["run"], row["data"]["origin"], metric, str(row["episodes"]), *scores, p)
+        table.add_row(row["run"], str(row["episodes"]), *scores, p)
     out.print(table)
-    table = Table(title="Mean difference over tasks, stratified bootstrap", title_justify="left")
+    table = Table(title="Mean difference over runs, stratified bootstrap", title_justify="left")
     for heading in ("domain", "runs", "paired Δ (95 %)", "p", "unpaired Δ (95 %)", "p"):
         table.add_column(heading, justify="left" if heading == "domain" else "right")
     for domain, paired in found["paired"].items():
