@@ -126,7 +126,10 @@ def test_ctrl_c_leaves_a_run_that_goes_on(files):
         "cli.main(sys.argv[1:])\n"
     )
     command = [sys.executable, "-c", program, "3000", "fit", "data.npz", "--out", "slow"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where tests run in the background
+    )  # fmt: skip
     checkpoint = files / "slow.run" / "stage1" / "checkpoint.safetensors"
     deadline = time.monotonic() + 120
     while not checkpoint.exists() and time.monotonic() < deadline:

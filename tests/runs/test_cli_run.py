@@ -116,8 +116,9 @@ def test_ctrl_c_leaves_a_run_that_goes_on(maze_file, tmp_path):
     )
     command = [sys.executable, "-c", program, "run", "maze2d-umaze", "--data", str(maze_file), "--out", "slow"]
     process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
+        command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where tests run in the background
+    )  # fmt: skip
     deadline = time.monotonic() + 120
     while not list(tmp_path.rglob("checkpoint.safetensors")) and time.monotonic() < deadline:
         time.sleep(0.1)
