@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import platform
+import shlex
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +31,7 @@ def interleaved(runs: dict[str, Callable[[], Any]], rounds: int, warm_up: int = 
 def record(name: str, numbers: dict[str, Any]) -> None:
     """Print and keep the numbers of one benchmark, with what they were measured on."""
     numbers = {
-        "command": f"python benchmarks/{name}.py",
+        "command": shlex.join(["python", f"benchmarks/{name}.py", *sys.argv[1:]]),
         "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}",
         **numbers,
     }
