@@ -141,9 +141,13 @@ class Trajectories:
     def episodes(self, numbers: Sequence[int] | IntArray) -> Trajectories:
         """A copy that holds only these episodes, in this order."""
         numbers = np.asarray(numbers, dtype=np.int64)
-        lengths = self.lengths[numbers]
+        return self.cut(np.stack([self.offsets[numbers], self.offsets[numbers + 1]], 1))
+
+    def cut(self, spans: IntArray) -> Trajectories:
+        """A copy whose episodes are the rows from spans[:, 0] up to spans[:, 1], spans [M, 2]."""
+        lengths = spans[:, 1] - spans[:, 0]
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        rows = np.repeat(self.offsets[numbers] - offsets[:-1], lengths) + np.arange(offsets[-1])
+        rows = np.repeat(spans[:, 0] - offsets[:-1], lengths) + np.arange(offsets[-1])
         return Trajectories(
             self.states[rows],
             self.actions[rows],

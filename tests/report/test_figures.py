@@ -8,7 +8,6 @@ import pytest
 from sageplan.diagnostics.localisation import Localisation
 from sageplan.errors import MissingExtraError
 from sageplan.report import figures
-from sageplan.tasks.maze2d import Maze
 
 pytest.importorskip("matplotlib")
 
@@ -23,13 +22,10 @@ def test_each_figure_is_drawn(tmp_path):
     mask[:, 30:42] = True
     clean = rng.gamma(2, 0.02, (20, 64))
     result = Localisation("shuffle", "plan", 0.97, 1.01, clean, clean + mask, mask)
-    maze = Maze.named("medium")
-    xy = np.cumsum(rng.normal(0, 0.05, (5, 17, 2)), 1) + 3
     figures.energy_histogram(tmp_path / "a.png", {"real": clean.ravel(), "wrong": clean.ravel() + 1}, {"99 %": 1}, "t")
     figures.localisation(tmp_path / "b.png", [result, result], "t")
     figures.discrimination(tmp_path / "c.png", {"sage": 0.98, "ridge": 0.9, "simulator": 0.995}, "t")
-    figures.maze_paths(tmp_path / "d.png", maze, {"one": (xy, rng.random((5, 16)))}, 1.0)
-    assert all(is_png(tmp_path / f"{name}.png") for name in "abcd")
+    assert all(is_png(tmp_path / f"{name}.png") for name in "abc")
 
 
 def test_energies_of_zero_do_not_break_the_logarithmic_axis(tmp_path):

@@ -51,7 +51,7 @@ def cut(data: Trajectories, config: Paths) -> Trajectories:
         spans = _to_reward(stretches(data), data.rewards == 1, config.max_length)
     if not len(spans):
         raise DataError(f"{data.name}: no path of it leads {config.kind}, so there is nothing to learn to plan from")
-    return _select(data, spans)
+    return data.cut(spans)
 
 
 def stretches(data: Trajectories) -> IntArray:
@@ -115,17 +115,3 @@ def _to_reward(offsets: IntArray, rewarded: BoolArray, max_length: int | None) -
         for begin, reach in zip(begins, ends, strict=False):  # the last beginning may reach no reward
             spans.append((begin if max_length is None else max(begin, reach - max_length + 1), reach + 1))
     return np.array(spans, np.int64).reshape(-1, 2)
-
-
-def _select(data: Trajectories, spans: IntArray) -> Trajectories:
-    lengths = spans[:, 1] - spans[:, 0]
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    rows = np.repeat(spans[:, 0] - offsets[:-1], lengths) + np.arange(offsets[-1])
-    return Trajectories(
-        data.states[rows],
-        data.actions[rows],
-        offsets,
-        None if data.rewards is None else data.rewards[rows],
-        None if data.terminals is None else data.terminals[rows],
-        data.name,
-    )

@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from sageplan.diagnostics.localisation import Localisation, aligned
 from sageplan.errors import MissingExtraError
-from sageplan.tasks.maze2d import Maze
 from sageplan.training.checkpoint import atomic
 
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#999999"
@@ -106,32 +105,3 @@ def discrimination(path: Path, auroc: dict[str, float], title: str) -> None:
                         textcoords="offset points")  # fmt: skip
         ax.set(xlim=(0.5, 1.02), yticks=[], xlabel="AUROC, real against action-shuffled transitions", title=title)
         ax.invert_yaxis()
-
-
-def draw_maze(ax: Any, maze: Maze) -> None:
-    """Walls as grey cells, in the coordinates of the states: x downwards, y to the right."""
-    rows, cols = maze.walls.shape
-    ax.imshow(np.where(maze.walls, 0.72, 1.0), cmap="gray", vmin=0, vmax=1, extent=(-0.7, cols - 0.7, rows - 0.7, -0.7))
-    ax.plot(*maze.goal[::-1], marker="*", ms=9, color=GREEN, mec="none")
-    ax.set(xticks=[], yticks=[], xlim=(-0.7, cols - 0.7), ylim=(rows - 0.7, -0.7), autoscale_on=False)
-    ax.spines[:].set_visible(False)
-
-
-def maze_paths(
-    path: Path, maze: Maze, panels: dict[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]], limit: float
-) -> None:
-    """panels: title to paths [N, T+1, 2] and their step energies [N, T], coloured up to `limit`."""
-    from matplotlib.collections import LineCollection
-
-    rows, cols = maze.walls.shape
-    with figure(path, (3.4 * len(panels) * cols / rows + 0.9, 3.7), len(panels)) as axes:
-        lines = None
-        for ax, (title, (xy, energies)) in zip(axes, panels.items(), strict=True):
-            draw_maze(ax, maze)
-            yx = xy[..., ::-1]
-            segments = np.stack([yx[:, :-1], yx[:, 1:]], axis=2).reshape(-1, 2, 2)
-            lines = LineCollection(list(segments), array=energies.ravel(), cmap="viridis_r", linewidths=1.4)
-            lines.set_clim(0, limit)
-            ax.add_collection(lines)
-            ax.set_title(title)
-        axes[-1].figure.colorbar(lines, ax=axes, label="energy of the step", extend="max", shrink=0.8)

@@ -1,15 +1,17 @@
 """A run folder: `run.json` says what it is, and every other part is there whole or not at all.
 
-run.json          task, preset, seed, data and all settings; the first thing written
-gate.run/ gate/   the gate while it is fitted, and when it is done
-planner.run/ planner/
-episodes.jsonl    finished episodes
-effort.jsonl      what each evaluation cost, a line per session that ran to its end
-summary.json report.html
+run.json                  task, preset, seed, data and all settings; the first thing written
+gate.run/, gate/          the gate while it is fitted, and when it is done
+planner.run/, planner/    the same of the planner
+diagnosis.json            energies of tampered recordings; in Maze2D also the stress test
+episodes.jsonl            finished episodes
+effort.json               what the evaluations cost, an entry per session
+summary.json, report.html
 """
 
 from __future__ import annotations
 
+import json
 import platform
 import shlex
 from dataclasses import dataclass
@@ -100,7 +102,9 @@ class Run:
     def command(self) -> str:
         """What trains it again, given the same data: the preset, and every setting in which it differs from that."""
         words = ["sageplan", "run", self.task.name, "--preset", self.preset, "--seed", str(self.seed)]
-        usual, own = (_flat(config.to_json()) for config in (settings_of(self.preset, self.task), self.config))
+        usual, own = (
+            _flat(_as_read(config.to_json())) for config in (settings_of(self.preset, self.task), self.config)
+        )
         for name, value in own.items():
             if name not in usual or usual[name] != value:
                 words += [f"--{name.replace('_', '-')}", *map(str, value if isinstance(value, list) else [value])]
@@ -144,21 +148,20 @@ class Run:
             "preset": self.preset,
             "seed": self.seed,
             "data": self.data,
-            "config": json_like(self.config.to_json()),
+            "config": _as_read(self.config.to_json()),
         }
 
 
-def json_like(record: Any) -> Any:
+def _as_read(record: dict[str, Any]) -> dict[str, Any]:
     """As the file will give it back: tuples are lists."""
-    if isinstance(record, dict):
-        return {key: json_like(value) for key, value in record.items()}
-    return [json_like(value) for value in record] if isinstance(record, tuple | list) else record
+    read: dict[str, Any] = json.loads(json.dumps(record))
+    return read
 
 
 def _flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Settings by the names that they have as options."""
     flat: dict[str, Any] = {}
-    for key, value in json_like(record).items():
+    for key, value in record.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return flat
 
